@@ -1,0 +1,24 @@
+# (C) Copyright 2026 Anemoi contributors.
+#
+# This software is licensed under the terms of the Apache Licence Version 2.0
+# which can be obtained at http://www.apache.org/licenses/LICENSE-2.0.
+
+"""Fused attention for Anemoi models: kernels, backends and the way they reach the released anemoi-models."""
+
+from .errors import BackendUnavailable
+from .errors import UnknownBackend
+from .errors import UnsupportedProblem
+from .functional import attention
+from .integration import disable
+from .integration import enable
+from .integration import override_backends
+
+__all__ = [
+    "BackendUnavailable",
+    "UnknownBackend",
+    "UnsupportedProblem",
+    "attention",
+    "disable",
+    "enable",
+    "override_backends",
+]
