@@ -1,0 +1,12 @@
+# (C) Copyright 2026 Anemoi contributors.
+#
+# This software is licensed under the terms of the Apache Licence Version 2.0
+# which can be obtained at http://www.apache.org/licenses/LICENSE-2.0.
+
+"""Backends of the graph-transformer layers, one module each."""
+
+from anemoi.utils.registry import Registry
+
+from ..base import Backend
+
+graph_transformer_backend_registry: Registry[Backend] = Registry(__name__)

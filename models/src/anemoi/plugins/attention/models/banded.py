@@ -1,0 +1,102 @@
+# (C) Copyright 2026 Anemoi contributors.
+#
+# This software is licensed under the terms of the Apache Licence Version 2.0
+# which can be obtained at http://www.apache.org/licenses/LICENSE-2.0.
+
+"""Attention in plain torch with memory O(N * window): for CPUs, and wherever no kernel runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.functional import dropout
+from torch.utils.checkpoint import checkpoint
+
+from .problem import UNLIMITED
+from .problem import AttentionProblem
+from .reference import attention_weights
+
+# Below this many query rows a tile is all overhead; measured on two cores.
+_SMALLEST_TILE = 256
+# Up to this many scores a head, one dense tile is faster than several.
+_DENSE_SCORES = 1024 * 1024
+
+
+@dataclass(frozen=True)
+class QueryTile:
+    """A stretch of query rows with the keys that its windows reach."""
+
+    query: Tensor
+    """``[B, H, T, D]``."""
+    key: Tensor
+    """``[B, H, K, D]``, K at most ``T + left + right`` rounded up to tiles."""
+    value: Tensor
+    first_position: int
+    """Position of the first query row, counted from the first key of the tile."""
+
+
+def query_tiles(problem: AttentionProblem, tile_size: int | None = None) -> Iterator[QueryTile]:
+    """Cut a windowed attention into tiles of query rows.
+
+    Parameters
+    ----------
+    problem : AttentionProblem
+        The attention; sides without a limit reach all keys.
+    tile_size : int or None
+        Rows a tile; by default as many as the window is wide.
+    """
+    num_queries, num_keys = problem.query.shape[2], problem.key.shape[2]
+    left, right = (num_queries + num_keys if side == UNLIMITED else side for side in problem.window_size)
+    if tile_size is None:
+        tile_size = max([_SMALLEST_TILE, *(side for side in problem.window_size if side < num_keys)])
+        if num_queries * num_keys <= _DENSE_SCORES:
+            tile_size = max(num_queries, num_keys)
+    # Keys are split once and joined a tile at a time: the gradient of a slice would be as long as all keys, for
+    # each tile; that of a join touches the tile's own keys alone.
+    keys, values = problem.key.split(tile_size, dim=2), problem.value.split(tile_size, dim=2)
+    for start in range(0, num_queries, tile_size):
+        stop = min(start + tile_size, num_queries)
+        first_tile = min(max(start + problem.alignment - left, 0) // tile_size, len(keys) - 1)
+        last_tile = min(max(stop - 1 + problem.alignment + right, 0) // tile_size, len(keys) - 1)
+        reach = slice(first_tile, max(first_tile, last_tile) + 1)
+        yield QueryTile(
+            problem.query[:, :, start:stop],
+            torch.cat(keys[reach], dim=2),
+            torch.cat(values[reach], dim=2),
+            start + problem.alignment - first_tile * tile_size,
+        )
+
+
+def banded_attention(problem: AttentionProblem, tile_size: int | None = None) -> Tensor:
+    """Compute an attention tile by tile.
+
+    Scores of one tile exist at a time: the backward computes them again. Half-precision inputs are computed in fp32.
+
+    Parameters
+    ----------
+    problem : AttentionProblem
+        The attention, with every option.
+    tile_size : int or None
+        Query rows a tile; by default as many as the window is wide.
+
+    Returns
+    -------
+    Tensor
+        ``[B, H, N_q, D]`` in the dtype of the query, differentiable (twice).
+    """
+
+    def attend(query: Tensor, key: Tensor, value: Tensor, first_position: int) -> Tensor:
+        dtype = torch.promote_types(query.dtype, torch.float32)
+        with torch.autocast(query.device.type, enabled=False):
+            weights = attention_weights(query.to(dtype), key.to(dtype), problem, first_position=first_position)
+            return (dropout(weights, problem.dropout_p) @ value.to(dtype)).to(query.dtype)
+
+    outputs = []
+    for tile in query_tiles(problem, tile_size):
+        arguments = (tile.query, tile.key, tile.value, tile.first_position)
+        recompute = torch.is_grad_enabled() and tile.query.shape[2] < problem.query.shape[2]
+        outputs.append(checkpoint(attend, *arguments, use_reentrant=False) if recompute else attend(*arguments))
+    return torch.cat(outputs, dim=2)

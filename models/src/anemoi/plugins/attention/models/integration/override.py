@@ -1,0 +1,89 @@
+# (C) Copyright 2026 Anemoi contributors.
+#
+# This software is licensed under the terms of the Apache Licence Version 2.0
+# which can be obtained at http://www.apache.org/licenses/LICENSE-2.0.
+
+"""Choosing the backend of a model that exists already."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from types import ModuleType
+
+from torch import nn
+
+from ..attention_backends import canonical_name
+from ..attention_backends import require_available
+from ..environment import GRAPH_TRANSFORMER
+from ..environment import TRANSFORMER
+from . import graph_transformer_block
+from . import transformer_attention
+
+_ADAPTERS: dict[str, ModuleType] = {TRANSFORMER: transformer_attention, GRAPH_TRANSFORMER: graph_transformer_block}
+
+
+@dataclass(frozen=True)
+class LayerReport:
+    """What became of one attention layer."""
+
+    path: str
+    """Name of the layer within the model."""
+    kind: str
+    """``"transformer"`` or ``"graph_transformer"``."""
+    previous: str
+    """Backend it was built or saved with."""
+    backend: str
+    """Backend it has now."""
+
+
+def attention_layers(model: nn.Module) -> Iterator[tuple[str, str, nn.Module]]:
+    """Yield path, kind and module of each attention layer of a model, in the model's order."""
+    from anemoi.models.layers.attention import MultiHeadSelfAttention
+    from anemoi.models.layers.block import GraphTransformerBaseBlock
+
+    for path, module in model.named_modules():
+        if isinstance(module, MultiHeadSelfAttention):
+            yield path, TRANSFORMER, module
+        elif isinstance(module, GraphTransformerBaseBlock):
+            yield path, GRAPH_TRANSFORMER, module
+
+
+def override_backends(
+    model: nn.Module, *, transformer: str | None = None, graph_transformer: str | None = None
+) -> list[LayerReport]:
+    """Give the attention layers of a model their backend; weights and state_dict stay as they are.
+
+    Parameters
+    ----------
+    model : nn.Module
+        A model of anemoi-models, just built or loaded.
+    transformer, graph_transformer : str or None
+        Backend for each kind of layer; None keeps the environment's choice, or else the layer's own.
+
+    Returns
+    -------
+    list of LayerReport
+        One entry a layer.
+
+    Raises
+    ------
+    UnknownBackend
+        If a name is no backend of its kind.
+    BackendUnavailable
+        If a backend cannot run on this machine. A name given here is checked before any layer is changed.
+    """
+    asked = {TRANSFORMER: transformer, GRAPH_TRANSFORMER: graph_transformer}
+    chosen = {kind: canonical_name(name, kind, f"{kind} backend") for kind, name in asked.items() if name is not None}
+    for kind, name in chosen.items():
+        require_available(name, kind)
+    reports = []
+    for path, kind, layer in attention_layers(model):
+        adapter = _ADAPTERS[kind]
+        previous = adapter.current_backend(layer)
+        if kind in chosen:
+            adapter.set_backend(layer, chosen[kind])
+        else:
+            adapter.set_own_backend(layer)
+        reports.append(LayerReport(path, kind, previous, adapter.current_backend(layer)))
+    return reports

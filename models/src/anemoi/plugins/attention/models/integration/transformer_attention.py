@@ -1,0 +1,91 @@
+# (C) Copyright 2026 Anemoi contributors.
+#
+# This software is licensed under the terms of the Apache Licence Version 2.0
+# which can be obtained at http://www.apache.org/licenses/LICENSE-2.0.
+
+"""``anemoi.models.layers.attention``: self- and cross-attention of the transformer layers."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+from torch import Tensor
+from torch import nn
+
+from ..attention_backends import canonical_name
+from ..attention_backends import require_available
+from ..environment import TRANSFORMER
+from ..errors import UnsupportedProblem
+from .attention_module import AttentionModule
+from .patches import PATCHES
+from .requested import environment_or
+
+
+def patch(module: ModuleType) -> None:
+    """Let the host's attention layers look their backend up here.
+
+    Cross-attention inherits both methods, so that it follows the environment, too.
+    """
+    layer_class = module.MultiHeadSelfAttention
+    # The host reads the variable at import and applies it in the forward of self-attention alone; here it counts
+    # whenever a backend is set, so the host's own reading must not get in the way.
+    PATCHES.set(module, "ATTENTION_BACKEND", "")
+    PATCHES.set(layer_class, "set_attention_function", set_own_backend)
+    PATCHES.set(layer_class, "attention_computation", _turning_back(layer_class.attention_computation))
+
+
+def set_backend(layer: nn.Module, name: str) -> None:
+    """Give a self- or cross-attention layer a backend.
+
+    Parameters
+    ----------
+    layer : MultiHeadSelfAttention
+        The host's layer; its weights are not touched.
+    name : str
+        Canonical name of a transformer backend.
+
+    Raises
+    ------
+    BackendUnavailable
+        If the backend cannot run on this machine.
+    UnsupportedProblem
+        If the layer has rotary embeddings.
+    """
+    if getattr(layer, "use_rotary_embeddings", False):
+        raise UnsupportedProblem(
+            f"Backend '{name}' cannot run a layer with use_rotary_embeddings=True: no backend of this package rotates "
+            "queries and keys. Set use_rotary_embeddings to False."
+        )
+    require_available(name, TRANSFORMER)
+    layer.attention_implementation = name
+    layer.attention = AttentionModule(name)
+
+
+def current_backend(layer: nn.Module) -> str:
+    """Return the name of the backend that a layer was built or saved with."""
+    return layer.attention_implementation  # type: ignore[return-value]
+
+
+def set_own_backend(self: Any) -> None:
+    """Replace ``MultiHeadSelfAttention.set_attention_function``."""
+    name, what = environment_or(self.attention_implementation, TRANSFORMER)
+    set_backend(self, canonical_name(name, TRANSFORMER, what))
+
+
+def _turning_back(attention_computation: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """Wrap ``MultiHeadSelfAttention.attention_computation``.
+
+    A layer that comes from a checkpoint holds a stock wrapper, whatever it was trained with: it gets its backend
+    here unless it was given one when the checkpoint was loaded.
+    """
+
+    @functools.wraps(attention_computation)
+    def wrapper(self: Any, *args: Any, **kwargs: Any) -> Tensor:
+        if not isinstance(getattr(self, "attention", None), AttentionModule):
+            self.set_attention_function()
+        return attention_computation(self, *args, **kwargs)
+
+    return wrapper
