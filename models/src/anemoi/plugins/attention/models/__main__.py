@@ -1,0 +1,32 @@
+# (C) Copyright 2026 Anemoi contributors.
+#
+# This software is licensed under the terms of the Apache Licence Version 2.0
+# which can be obtained at http://www.apache.org/licenses/LICENSE-2.0.
+
+"""Tools of the attention plugins for Anemoi.
+
+Example: ``anemoi-attention explain`` lists the backends and which of them can run on this machine.
+"""
+
+import argparse
+from importlib.metadata import version
+
+from anemoi.utils.cli import cli_main
+from anemoi.utils.cli import make_parser
+
+from .commands import load_commands
+
+
+# For the documentation.
+def create_parser() -> argparse.ArgumentParser:
+    """Return the parser of the command line."""
+    return make_parser(__doc__ or "", load_commands())
+
+
+def main() -> None:
+    """Run the command line."""
+    cli_main(version("anemoi-plugins-attention-models"), __doc__ or "", load_commands())
+
+
+if __name__ == "__main__":
+    main()
