@@ -10,6 +10,7 @@ import triton.language as tl
 
 from .tiles import keep
 from .tiles import load_rows
+from .tiles import split_range
 from .tiles import store_rows
 from .tiles import transform_scores
 from .tiles import visible
@@ -167,18 +168,9 @@ def _attention_fwd_kernel(
 
     first_position = first_query + num_keys - num_queries
     last_position = tl.minimum(first_query + BLOCK_M, num_queries) - 1 + num_keys - num_queries
-    begin = 0
-    end = num_keys
-    full_begin = 0
-    full_end = num_keys
-    if WINDOWED:
-        begin = tl.maximum(0, first_position - left)
-        end = tl.minimum(num_keys, last_position + right + 1)
-        full_begin = tl.minimum(tl.maximum(begin, last_position - left), tl.maximum(begin, end))
-        full_begin = begin + tl.cdiv(full_begin - begin, BLOCK_N) * BLOCK_N
-        full_end = tl.minimum(num_keys, first_position + right + 1)
-    full_end = full_begin + tl.maximum(full_end - full_begin, 0) // BLOCK_N * BLOCK_N
-
+    begin, full_begin, full_end, end = split_range(
+        first_position, last_position, num_keys, left, right, BLOCK_N, WINDOWED
+    )
     accumulator = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
     normaliser = tl.zeros([BLOCK_M], tl.float32)
     maximum = tl.full([BLOCK_M], LOWEST, tl.float32)

@@ -124,3 +124,25 @@ def keep(seed, batch_head, query_index, key_index, dropout_p):
     zero = tl.zeros_like(query_index + key_index)
     bits, _, _, _ = tl.philox(seed, zero + query_index, zero + key_index, zero + batch_head, zero)
     return tl.uint_to_uniform_float(bits) >= dropout_p
+
+
+@triton.jit
+def split_range(first_position, last_position, num, left, right, BLOCK: tl.constexpr, WINDOWED: tl.constexpr):
+    """Split what the rows at ``first_position .. last_position`` see of ``num`` others into three runs of blocks.
+
+    Returns ``(begin, full_begin, full_end, end)``: every row sees all of ``full_begin .. full_end``, a multiple of
+    ``BLOCK``; ``begin .. full_begin`` and ``full_end .. end`` need masks.
+    """
+    begin = 0
+    end = num
+    full_begin = 0
+    full_end = num
+    if WINDOWED:
+        # Descriptors of one fp32 number a row need 16-byte aligned starts.
+        begin = tl.maximum(0, first_position - left) // 4 * 4
+        end = tl.minimum(num, last_position + right + 1)
+        full_begin = tl.minimum(last_position - left, end)
+        full_begin = begin + tl.cdiv(tl.maximum(full_begin - begin, 0), BLOCK) * BLOCK
+        full_end = tl.minimum(num, first_position + right + 1)
+    full_end = full_begin + tl.maximum(full_end - full_begin, 0) // BLOCK * BLOCK
+    return begin, full_begin, full_end, end

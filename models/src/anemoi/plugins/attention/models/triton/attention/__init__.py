@@ -1,0 +1,15 @@
+# (C) Copyright 2026 Anemoi contributors.
+#
+# This software is licensed under the terms of the Apache Licence Version 2.0
+# which can be obtained at http://www.apache.org/licenses/LICENSE-2.0.
+
+"""Fused attention in Triton: forward, backward, and the operator around them.
+
+``tiles`` holds what the kernels share, ``forward`` and ``backward_*`` the kernels, ``configurations`` the tile sizes of
+each architecture, ``launch`` the way from tensors to launches, ``op`` the torch operator.
+"""
+
+from .op import fused_attention
+from .op import unsupported_reasons
+
+__all__ = ["fused_attention", "unsupported_reasons"]
