@@ -13,11 +13,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 from torch.nn.functional import dropout
+from torch.nn.functional import scaled_dot_product_attention
 from torch.utils.checkpoint import checkpoint
 
 from .problem import UNLIMITED
 from .problem import AttentionProblem
 from .reference import attention_weights
+from .reference import visible_keys
 
 # Below this many query rows a tile is all overhead; measured on two cores.
 _SMALLEST_TILE = 256
@@ -71,9 +73,10 @@ def query_tiles(problem: AttentionProblem, tile_size: int | None = None) -> Iter
 
 
 def banded_attention(problem: AttentionProblem, tile_size: int | None = None) -> Tensor:
-    """Compute an attention tile by tile.
+    """Compute an attention tile by tile, with torch's fused kernel where that offers the options.
 
-    Scores of one tile exist at a time: the backward computes them again. Half-precision inputs are computed in fp32.
+    Softcap, ALiBi and dropout are written out; then the scores of one tile exist at a time (the backward computes
+    them again), and half-precision inputs are computed in fp32.
 
     Parameters
     ----------
@@ -85,8 +88,11 @@ def banded_attention(problem: AttentionProblem, tile_size: int | None = None) ->
     Returns
     -------
     Tensor
-        ``[B, H, N_q, D]`` in the dtype of the query, differentiable (twice).
+        ``[B, H, N_q, D]`` in the dtype of the query. Differentiable, and twice with softcap, ALiBi or dropout or
+        under ``torch.nn.attention.sdpa_kernel(SDPBackend.MATH)``.
     """
+    if problem.softcap == 0.0 and problem.alibi_slopes is None and problem.dropout_p == 0.0:
+        return tiled_scaled_dot_product_attention(problem, tile_size)
 
     def attend(query: Tensor, key: Tensor, value: Tensor, first_position: int) -> Tensor:
         dtype = torch.promote_types(query.dtype, torch.float32)
@@ -99,4 +105,27 @@ def banded_attention(problem: AttentionProblem, tile_size: int | None = None) ->
         arguments = (tile.query, tile.key, tile.value, tile.first_position)
         recompute = torch.is_grad_enabled() and tile.query.shape[2] < problem.query.shape[2]
         outputs.append(checkpoint(attend, *arguments, use_reentrant=False) if recompute else attend(*arguments))
+    return torch.cat(outputs, dim=2)
+
+
+def tiled_scaled_dot_product_attention(problem: AttentionProblem, tile_size: int | None = None) -> Tensor:
+    """Compute an attention without softcap and ALiBi by torch's fused kernel; a window only ever needs tiles of mask.
+
+    Returns
+    -------
+    Tensor
+        ``[B, H, N_q, D]`` in the dtype of the query.
+    """
+    options = {"dropout_p": problem.dropout_p, "scale": problem.softmax_scale}
+    if not problem.windowed:
+        return scaled_dot_product_attention(problem.query, problem.key, problem.value, **options)
+    outputs = []
+    for tile in query_tiles(problem, tile_size):
+        num_queries, num_keys = tile.query.shape[2], tile.key.shape[2]
+        visible = visible_keys(num_queries, num_keys, problem.window_size, tile.first_position, tile.query.device)
+        sees_a_key = visible.any(dim=-1, keepdim=True)
+        # torch's kernels disagree about rows that see no key: let these see all, and drop what they get.
+        mask = visible | ~sees_a_key
+        out = scaled_dot_product_attention(tile.query, tile.key, tile.value, attn_mask=mask, **options)
+        outputs.append(torch.where(sees_a_key, out, 0.0))
     return torch.cat(outputs, dim=2)

@@ -7,11 +7,9 @@
 
 import torch
 from torch import Tensor
-from torch.nn.functional import scaled_dot_product_attention
 
-from ...banded import query_tiles
+from ...banded import tiled_scaled_dot_product_attention
 from ...problem import AttentionProblem
-from ...reference import visible_keys
 from ..base import TransformerBackend
 from . import transformer_backend_registry
 
@@ -31,18 +29,4 @@ class ScaledDotProductAttentionBackend(TransformerBackend):
 
     def run(self, problem: AttentionProblem) -> Tensor:
         """Compute ``[B, H, N_q, D]`` in the dtype of the query."""
-        options = {"dropout_p": problem.dropout_p, "scale": problem.softmax_scale}
-        if not problem.windowed:
-            return scaled_dot_product_attention(problem.query, problem.key, problem.value, **options)
-        outputs = []
-        for tile in query_tiles(problem):
-            visible = visible_keys(
-                tile.query.shape[2], tile.key.shape[2], problem.window_size, tile.first_position, tile.query.device
-            )
-            sees_a_key = visible.any(dim=-1, keepdim=True)
-            # torch's kernels disagree about rows that see no key: let these see all, and drop what they get.
-            out = scaled_dot_product_attention(
-                tile.query, tile.key, tile.value, attn_mask=visible | ~sees_a_key, **options
-            )
-            outputs.append(torch.where(sees_a_key, out, 0.0))
-        return torch.cat(outputs, dim=2)
+        return tiled_scaled_dot_product_attention(problem)

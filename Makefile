@@ -1,0 +1,45 @@
+# Two commands: `make demo` and `make test`. Both set up the environment first, in .venv or where VENV says:
+#   make VENV=/some/where demo
+VENV ?= .venv
+PYTHON ?= python3
+OUTPUT ?= demo-output
+
+PACKAGES := models graphs training inference-plugin
+STAMP := $(VENV)/.anemoi-plugins-attention
+# The hosts' and our command-line tools are looked up by name, as in a shell with the environment active.
+export PATH := $(abspath $(VENV))/bin:$(PATH)
+
+.PHONY: help environment demo test lint docs clean
+
+help:
+	@echo "make demo   train, forecast and score on the shipped data: table and picture in $(OUTPUT)/"
+	@echo "make test   all tests that need no GPU"
+	@echo "make lint   black, isort, ruff and mypy"
+	@echo "make docs   the documentation, in docs/_build/html"
+
+environment: $(STAMP)
+
+$(STAMP): pyproject.toml $(PACKAGES:%=%/pyproject.toml)
+	$(PYTHON) -m venv $(VENV)
+	$(VENV)/bin/python -m pip install --quiet --upgrade "pip>=25.1"
+	@echo "Installing the Anemoi hosts, torch and these packages (several GB, some minutes) ..."
+	$(VENV)/bin/python -m pip install --quiet --group dev $(PACKAGES:%=--editable ./%)
+	touch $@
+
+demo: $(STAMP)
+	$(VENV)/bin/python demo/run.py --output $(OUTPUT)
+
+test: $(STAMP)
+	$(VENV)/bin/python -m pytest
+
+lint: $(STAMP)
+	$(VENV)/bin/black --check .
+	$(VENV)/bin/isort --check .
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/mypy
+
+docs: $(STAMP)
+	$(VENV)/bin/sphinx-build -W -b html docs docs/_build/html
+
+clean:
+	rm -rf docs/_build .pytest_cache .mypy_cache .ruff_cache
