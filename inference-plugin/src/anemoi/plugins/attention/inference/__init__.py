@@ -2,3 +2,5 @@
 #
 # This software is licensed under the terms of the Apache Licence Version 2.0
 # which can be obtained at http://www.apache.org/licenses/LICENSE-2.0.
+
+"""Choice of the attention backend in anemoi-inference, by run configuration or environment variable."""

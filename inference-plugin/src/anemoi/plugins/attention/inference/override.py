@@ -1,0 +1,130 @@
+# (C) Copyright 2026 Anemoi contributors.
+#
+# This software is licensed under the terms of the Apache Licence Version 2.0
+# which can be obtained at http://www.apache.org/licenses/LICENSE-2.0.
+
+"""Swapping the backends of a runner's model once it is loaded."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from functools import cache
+from functools import cached_property
+from typing import Any
+
+import torch
+from anemoi.inference.runner import Runner
+
+from .selection import Choice
+from anemoi.plugins.attention.models import UnknownBackend
+from anemoi.plugins.attention.models import override_backends
+from anemoi.plugins.attention.models.attention_backends import backends
+from anemoi.plugins.attention.models.attention_backends import canonical_name
+from anemoi.plugins.attention.models.environment import GRAPH_TRANSFORMER
+from anemoi.plugins.attention.models.integration import LayerReport
+from anemoi.plugins.attention.models.integration import attention_layers
+
+LOGGER = logging.getLogger(__name__)
+
+CHECKPOINT = "the checkpoint"
+
+
+class AttentionOverride:
+    """Gives a runner's model the backends that were chosen for the run.
+
+    A mixin that comes before the runner's own class: a runner that overrides ``model``, to rebuild it for another
+    graph for example, is done by then.
+    """
+
+    attention_choices: tuple[Choice, ...] = ()
+
+    @cached_property
+    def model(self) -> torch.nn.Module:
+        """The loaded model with its attention layers swapped; weights and state_dict are those of the checkpoint."""
+        model: torch.nn.Module = super().model  # type: ignore[misc]
+        apply_choices(model, self.attention_choices, self.device.type)  # type: ignore[attr-defined]
+        return model
+
+
+@cache
+def with_override(runner_class: type[Runner]) -> type[Runner]:
+    """Return a runner's class with :class:`AttentionOverride` before it, under the name it had."""
+    if issubclass(runner_class, AttentionOverride):
+        return runner_class
+    return compose(runner_class.__name__, (AttentionOverride, runner_class))
+
+
+def compose(name: str, bases: tuple[type, ...]) -> type[Any]:
+    """Return a class of these bases that looks, to logs and messages, as if it stood where the last one does."""
+    return type(name, bases, {"__module__": bases[-1].__module__, "__doc__": bases[-1].__doc__})
+
+
+def apply_choices(model: torch.nn.Module, choices: Iterable[Choice], device_type: str) -> list[LayerReport]:
+    """Swap the backends of a loaded model and log, in one line, what each kind of layer uses and why.
+
+    Parameters
+    ----------
+    model : nn.Module
+        The model, on its device.
+    choices : iterable of Choice
+        At most one a kind of layer; kinds without one keep the checkpoint's backend.
+    device_type : str
+        Where the model runs.
+
+    Returns
+    -------
+    list of LayerReport
+        One entry a layer.
+    """
+    sources = {choice.kind: choice.source for choice in choices}
+    chosen = {choice.kind: choice.backend for choice in choices}
+    if GRAPH_TRANSFORMER not in chosen and _graph_kernel_cannot_run(model, device_type):
+        # The host does the same where there is no GPU at all; here there may be one that the run doesn't use.
+        chosen[GRAPH_TRANSFORMER] = "pyg"
+    reports = override_backends(model, **chosen)
+    LOGGER.info("Attention backends: %s.", _summary(reports, sources, device_type))
+    for kind, source in sources.items():
+        if not any(report.kind == kind for report in reports):
+            LOGGER.warning(
+                "%s=%s has no effect: the model has no %s attention layer. Layers it has: %s. Remove the option.",
+                source,
+                chosen[kind],
+                kind,
+                ", ".join(sorted({report.kind for report in reports})) or "none",
+            )
+    return reports
+
+
+def _graph_kernel_cannot_run(model: torch.nn.Module, device_type: str) -> bool:
+    known = backends(GRAPH_TRANSFORMER)
+    saved = {
+        getattr(layer, "graph_attention_backend", None)
+        for _, kind, layer in attention_layers(model)
+        if kind == GRAPH_TRANSFORMER
+    }
+    return any(name in known and not known[name].available(device_type)[0] for name in saved)
+
+
+def _summary(reports: list[LayerReport], sources: dict[str, str], device_type: str) -> str:
+    groups: dict[tuple[str, str, str], int] = {}
+    for report in reports:
+        key = (report.kind, report.backend, report.previous)
+        groups[key] = groups.get(key, 0) + 1
+    if not groups:
+        return "none, the model has no attention layer"
+    parts = []
+    for (kind, backend, previous), count in groups.items():
+        says = "" if _canonical(previous, kind) == backend else f", {CHECKPOINT} says {previous}"
+        how = backends(kind)[backend].available(device_type)[1]
+        layers = "1 layer" if count == 1 else f"{count} layers"
+        parts.append(f"{kind}={backend} ({how}) in {layers}, from {sources.get(kind, CHECKPOINT)}{says}")
+    return "; ".join(parts)
+
+
+def _canonical(name: str, kind: str) -> str:
+    try:
+        return canonical_name(name, kind, CHECKPOINT)
+    except UnknownBackend:
+        # A checkpoint may name a backend of a release that this one no longer knows.
+        return name
