@@ -207,7 +207,7 @@ class LargestTensor(TorchDispatchMode):
 
     numel = 0
 
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # noqa: ANN001, ANN204
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         result = func(*args, **(kwargs or {}))
         for tensor in result if isinstance(result, tuple | list) else (result,):
             if isinstance(tensor, Tensor):
@@ -266,7 +266,7 @@ def test_wrong_dtypes_and_options_are_refused() -> None:
         attention(query, key, value.half())
     with pytest.raises(ValueError, match="floating-point"):
         attention(query.long(), key.long(), value.long())
-    with pytest.raises(ValueError, match="dropout_p=1.5"):
+    with pytest.raises(ValueError, match=r"dropout_p=1\.5"):
         attention(query, key, value, dropout_p=1.5)
     with pytest.raises(ValueError, match="softcap=-1"):
         attention(query, key, value, softcap=-1.0)

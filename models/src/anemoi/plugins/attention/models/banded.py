@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -116,7 +117,7 @@ def tiled_scaled_dot_product_attention(problem: AttentionProblem, tile_size: int
     Tensor
         ``[B, H, N_q, D]`` in the dtype of the query.
     """
-    options = {"dropout_p": problem.dropout_p, "scale": problem.softmax_scale}
+    options: dict[str, Any] = {"dropout_p": problem.dropout_p, "scale": problem.softmax_scale}
     if not problem.windowed:
         return scaled_dot_product_attention(problem.query, problem.key, problem.value, **options)
     outputs = []

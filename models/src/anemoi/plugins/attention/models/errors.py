@@ -36,6 +36,6 @@ class UnknownBackend(ValueError):
     def __init__(self, what: str, name: object, allowed: Sequence[str]) -> None:
         self.name = name
         self.allowed = list(allowed)
-        closest = get_close_matches(str(name).lower(), self.allowed, n=1, cutoff=0.4)
+        closest = get_close_matches(name.lower(), self.allowed, n=1, cutoff=0.4) if isinstance(name, str) else []
         hint = f"Did you mean '{closest[0]}'?" if closest else f"Set {what} to one of these names."
         super().__init__(f"{what} names no attention backend: {name!r}. Allowed: {', '.join(self.allowed)}. {hint}")

@@ -101,7 +101,7 @@ def _select(problem: AttentionProblem, name: str) -> TransformerBackend:
         if not reasons:
             return candidates[name]
         raise UnsupportedProblem(_refusal(problem, f"Backend '{name}' cannot run this attention", reasons))
-    refusals = []
+    refusals: list[str] = []
     for backend in candidates.values():
         reasons = backend.not_supported_reasons(problem)
         if not reasons:

@@ -14,7 +14,6 @@ from types import ModuleType
 from typing import Any
 
 from torch import Tensor
-from torch import nn
 
 from ..attention_backends import canonical_name
 from ..attention_backends import graph_backends
@@ -34,7 +33,7 @@ def patch(module: ModuleType) -> None:
     PATCHES.set(block_class, "apply_gt", _choosing_first(block_class.apply_gt))
 
 
-def set_backend(block: nn.Module, name: str) -> None:
+def set_backend(block: Any, name: str) -> None:
     """Give a graph-transformer block a backend.
 
     Parameters
@@ -55,22 +54,18 @@ def set_backend(block: nn.Module, name: str) -> None:
     require_available(name, GRAPH_TRANSFORMER)
     block.graph_attention_backend = name
     if name == "pyg":
-        block.conv = GraphTransformerConv(out_channels=block.out_channels_conv)  # type: ignore[arg-type]
+        block.conv = GraphTransformerConv(out_channels=block.out_channels_conv)
     else:
-        _drop_module(block, "conv")
+        # The host assigns a function here, which torch refuses over a registered submodule.
+        block._modules.pop("conv", None)
         PATCHES.original(GraphTransformerBaseBlock, "set_attention_function")(block)
     # The host's mark for "the environment has been heeded".
     block._attention_backend_applied = True
 
 
-def current_backend(block: nn.Module) -> str:
+def current_backend(block: Any) -> str:
     """Return the name of the backend that a block was built or saved with."""
-    return block.graph_attention_backend  # type: ignore[return-value]
-
-
-def _drop_module(block: nn.Module, name: str) -> None:
-    # A function can't be assigned over a registered submodule.
-    block._modules.pop(name, None)
+    return block.graph_attention_backend
 
 
 def set_own_backend(self: Any) -> None:

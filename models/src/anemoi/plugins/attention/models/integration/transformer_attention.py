@@ -13,7 +13,6 @@ from types import ModuleType
 from typing import Any
 
 from torch import Tensor
-from torch import nn
 
 from ..attention_backends import canonical_name
 from ..attention_backends import require_available
@@ -37,7 +36,7 @@ def patch(module: ModuleType) -> None:
     PATCHES.set(layer_class, "attention_computation", _turning_back(layer_class.attention_computation))
 
 
-def set_backend(layer: nn.Module, name: str) -> None:
+def set_backend(layer: Any, name: str) -> None:
     """Give a self- or cross-attention layer a backend.
 
     Parameters
@@ -64,9 +63,9 @@ def set_backend(layer: nn.Module, name: str) -> None:
     layer.attention = AttentionModule(name)
 
 
-def current_backend(layer: nn.Module) -> str:
+def current_backend(layer: Any) -> str:
     """Return the name of the backend that a layer was built or saved with."""
-    return layer.attention_implementation  # type: ignore[return-value]
+    return layer.attention_implementation
 
 
 def set_own_backend(self: Any) -> None:
