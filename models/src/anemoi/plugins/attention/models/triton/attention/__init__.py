@@ -6,10 +6,12 @@
 """Fused attention in Triton: forward, backward, and the operator around them.
 
 ``tiles`` holds what the kernels share, ``forward`` and ``backward_*`` the kernels, ``configurations`` the tile sizes of
-each architecture, ``launch`` the way from tensors to launches, ``op`` the torch operator.
+each architecture, ``launch`` the way from tensors to launches, ``op`` the torch operator,
+``dropout`` the mask of its dropout.
 """
 
+from .dropout import dropout_mask
 from .op import fused_attention
 from .op import unsupported_reasons
 
-__all__ = ["fused_attention", "unsupported_reasons"]
+__all__ = ["dropout_mask", "fused_attention", "unsupported_reasons"]

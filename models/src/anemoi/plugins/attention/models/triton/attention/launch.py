@@ -85,8 +85,18 @@ class Call:
 
 def readable(tensor: Tensor) -> Tensor:
     """Return the tensor itself where the kernels can read its layout, a contiguous copy otherwise."""
-    fits = tensor.stride(-1) == 1 and 0 not in tensor.stride() and tensor.stride(2) < _MAX_ROW_STRIDE
-    return tensor if fits or tensor.numel() == 0 else tensor.contiguous()
+    return tensor if _has_rows(tensor) else tensor.contiguous()
+
+
+def empty_like(tensor: Tensor) -> Tensor:
+    """Allocate a tensor of the same shape, in the same layout where the kernels can write it."""
+    empty = torch.empty_like(tensor)
+    return empty if _has_rows(empty) else torch.empty_like(tensor, memory_format=torch.contiguous_format)
+
+
+def _has_rows(tensor: Tensor) -> bool:
+    strides = tensor.stride()
+    return strides[3] == 1 and 0 not in strides and strides[2] < _MAX_ROW_STRIDE
 
 
 def empty_lse(query: Tensor) -> Tensor:
@@ -175,12 +185,8 @@ def backward_key_value_call(
     return _call(kernel, query, key.shape[2], config.block_n, arguments, constants, config)
 
 
-def _configuration(
-    direction: str, query: Tensor, options: Options, architecture: str
-) -> configurations.Configuration:
-    return configurations.configuration(
-        architecture, direction, query.dtype, query.shape[3], windowed=options.windowed
-    )
+def _configuration(direction: str, query: Tensor, options: Options, architecture: str) -> configurations.Configuration:
+    return configurations.configuration(architecture, direction, query.dtype, query.shape[3], windowed=options.windowed)
 
 
 def _call(

@@ -16,7 +16,9 @@ from triton.runtime import JITFunction
 
 from ...errors import UnsupportedProblem
 from ...problem import UNLIMITED
+from ...problem import normalise_window
 from . import configurations
+from . import dropout
 from . import launch
 from .forward import _attention_fwd_kernel
 
@@ -95,6 +97,8 @@ def fused_attention(
 
     Raises
     ------
+    ValueError
+        If the window is not valid.
     UnsupportedProblem
         If dtype, head_dim or device are not supported, the scale is not positive, or slopes require a gradient.
 
@@ -102,6 +106,7 @@ def fused_attention(
     ----------
     Dao (2023), FlashAttention-2, https://arxiv.org/abs/2307.08691
     """
+    left, right = normalise_window(window_size)
     scale = 1.0 / math.sqrt(max(query.shape[-1], 1)) if softmax_scale is None else float(softmax_scale)
     reasons = unsupported_reasons(query, key, value)
     if not scale > 0.0:
@@ -115,14 +120,7 @@ def fused_attention(
         )
     if alibi_slopes is not None:
         alibi_slopes = alibi_slopes.detach().to(query.device, torch.float32).expand(query.shape[:2])
-    seed = None
-    if dropout_p > 0.0:
-        if dropout_seed is None:
-            # A tensor on the device: no synchronisation, and checkpointing replays it with the generator's state.
-            seed = torch.randint(1 << 62, (1,), device=query.device)
-        else:
-            seed = torch.full((1,), dropout_seed, dtype=torch.int64, device=query.device)
-    left, right = window_size
+    seed = dropout.seed_tensor(dropout_seed, query.device) if dropout_p > 0.0 else None
     out, _ = _attention_forward(
         query, key, value, alibi_slopes, seed, left, right, scale, float(softcap), float(dropout_p)
     )
@@ -142,7 +140,7 @@ def _attention_forward(
     softcap: float,
     dropout_p: float,
 ) -> tuple[Tensor, Tensor]:
-    out, lse = torch.empty_like(query), launch.empty_lse(query)
+    out, lse = launch.empty_like(query), launch.empty_lse(query)
     options = launch.Options(left, right, softmax_scale, softcap, dropout_p, slopes, seed)
     query, key, value = map(launch.readable, (query, key, value))
     architecture = configurations.architecture_of(query.device)
@@ -152,7 +150,7 @@ def _attention_forward(
 
 @_attention_forward.register_fake
 def _(query: Tensor, key: Tensor, value: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
-    return torch.empty_like(query), launch.empty_lse(query)
+    return launch.empty_like(query), launch.empty_lse(query)
 
 
 @torch.library.custom_op("anemoi_plugins_attention::attention_backward", mutates_args=())
@@ -171,23 +169,23 @@ def _attention_backward(
     softcap: float,
     dropout_p: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    d_query, d_key, d_value = map(torch.empty_like, (query, key, value))
+    d_query, d_key, d_value = map(launch.empty_like, (query, key, value))
     options = launch.Options(left, right, softmax_scale, softcap, dropout_p, slopes, seed)
     d_out, query, key, value, out = map(launch.readable, (d_out, query, key, value, out))
     delta = torch.empty_like(lse)
     architecture = configurations.architecture_of(query.device)
-    launch.backward_query_call(
-        d_out, query, key, value, out, lse, delta, d_query, options, architecture
-    ).launch(query.device)
-    launch.backward_key_value_call(
-        d_out, query, key, value, lse, delta, d_key, d_value, options, architecture
-    ).launch(query.device)
+    launch.backward_query_call(d_out, query, key, value, out, lse, delta, d_query, options, architecture).launch(
+        query.device
+    )
+    launch.backward_key_value_call(d_out, query, key, value, lse, delta, d_key, d_value, options, architecture).launch(
+        query.device
+    )
     return d_query, d_key, d_value
 
 
 @_attention_backward.register_fake
 def _(d_out: Tensor, query: Tensor, key: Tensor, value: Tensor, *_: Any) -> tuple[Tensor, Tensor, Tensor]:
-    return torch.empty_like(query), torch.empty_like(key), torch.empty_like(value)
+    return launch.empty_like(query), launch.empty_like(key), launch.empty_like(value)
 
 
 def _setup_context(ctx: Any, inputs: tuple, output: tuple[Tensor, Tensor]) -> None:

@@ -71,9 +71,7 @@ def store_rows(
 
 
 @triton.jit
-def _row_pointers(
-    base_ptr, batch, head, row, stride_b, stride_h, stride_n, ROWS: tl.constexpr, BLOCK_D: tl.constexpr
-):
+def _row_pointers(base_ptr, batch, head, row, stride_b, stride_h, stride_n, ROWS: tl.constexpr, BLOCK_D: tl.constexpr):
     # The tile's corner in int64, since a tensor may exceed 2^31 elements; offsets within a tile fit int32.
     corner = (
         tl.cast(batch, tl.int64) * stride_b + tl.cast(head, tl.int64) * stride_h + tl.cast(row, tl.int64) * stride_n

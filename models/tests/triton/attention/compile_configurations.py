@@ -1,0 +1,87 @@
+# (C) Copyright 2026 Anemoi contributors.
+#
+# This software is licensed under the terms of the Apache Licence Version 2.0
+# which can be obtained at http://www.apache.org/licenses/LICENSE-2.0.
+
+"""Compile configurations for GPUs that are not there; read cases from stdin as JSON, write resources to stdout."""
+
+import json
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import torch
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+from anemoi.plugins.attention.models.triton.attention import launch
+from anemoi.plugins.attention.models.triton.attention.forward import RUN_TIME
+
+TYPES = {torch.float16: "fp16", torch.bfloat16: "bf16", torch.float32: "fp32"}
+CUOBJDUMP = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
+
+
+def target(architecture: str) -> GPUTarget:
+    if architecture.startswith("sm_"):
+        return GPUTarget("cuda", int(architecture.removeprefix("sm_")), 32)
+    return GPUTarget("hip", architecture, 64)
+
+
+def prepare(architecture: str, direction: str, dtype: str, head_dim: int, windowed: bool) -> launch.Call:
+    rows = torch.zeros(1, 512, 16, head_dim, dtype=getattr(torch, dtype)).transpose(1, 2)
+    lse = launch.empty_lse(rows)
+    options = launch.Options(left=16 if windowed else -1, right=16 if windowed else -1, softmax_scale=0.125)
+    if direction == "forward":
+        return launch.forward_call(*[rows] * 4, lse, options, architecture)
+    if direction == "backward_query":
+        return launch.backward_query_call(*[rows] * 5, lse, lse, rows, options, architecture)
+    return launch.backward_key_value_call(*[rows] * 4, lse, lse, rows, rows, options, architecture)
+
+
+def signature(call: launch.Call) -> tuple[dict, dict, dict]:
+    """Describe the arguments of a call as Triton's launcher would."""
+    types, constants, hints = {}, dict(call.constants), {}
+    for index, name in enumerate(call.kernel.arg_names):
+        argument = call.arguments.get(name)
+        if argument is None:
+            types[name] = "constexpr"
+            constants.setdefault(name, None)
+        elif isinstance(argument, torch.Tensor):
+            types[name] = f"*{TYPES[argument.dtype]}"
+            hints[(index,)] = [["tt.divisibility", 16]]
+        elif isinstance(argument, float):
+            types[name] = "fp32"
+        elif isinstance(argument, int):
+            types[name] = "i32"
+            if name not in RUN_TIME and argument % 16 == 0:
+                hints[(index,)] = [["tt.divisibility", 16]]
+        else:
+            block = ",".join(map(str, argument.block_shape))
+            types[name] = f"tensordesc<{TYPES[argument.base.dtype]}[{block}]>"
+    return types, {(call.kernel.arg_names.index(name),): value for name, value in constants.items()}, hints
+
+
+def compile_case(architecture: str, *case: object) -> dict[str, object]:
+    call = prepare(architecture, *case)
+    source = ASTSource(call.kernel, *signature(call))
+    options = {"num_warps": call.num_warps, "num_stages": call.num_stages}
+    try:
+        kernel = triton.compile(source, target=target(architecture), options=options)
+    except Exception as error:
+        return {"error": f"{type(error).__name__}: {error}"}
+    if "cubin" in kernel.asm:
+        with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+            file.write(kernel.asm["cubin"])
+            file.flush()
+            usage = subprocess.run([CUOBJDUMP, "-res-usage", file.name], capture_output=True, text=True, check=True)
+        spilled = sum(int(size) for size in re.findall(r"(?:STACK|LOCAL):(\d+)", usage.stdout))
+    else:
+        spilled = int(re.search(r"vgpr_spill_count:\s*(\d+)", kernel.asm["amdgcn"])[1])
+    return {"spilled": spilled, "shared": kernel.metadata.shared}
+
+
+if __name__ == "__main__":
+    print(json.dumps([compile_case(*case) for case in json.load(sys.stdin)]))
