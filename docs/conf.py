@@ -13,7 +13,7 @@ sys.path.insert(0, str(Path(__file__).parent / "_extensions"))
 
 project = "Anemoi plugins: attention"
 author = "Anemoi contributors"
-copyright = "2026, Anemoi contributors"
+copyright = "2026, Anemoi contributors"  # noqa: A001
 release = version_of("anemoi-plugins-attention-models")
 version = release
 
