@@ -10,9 +10,8 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from omegaconf import OmegaConf
-
 from anemoi.utils.config import DotDict
+from omegaconf import OmegaConf
 
 GROUP = "anemoi.plugins.attention.graphs.config"
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from pytorch_lightning import Callback
 from pytorch_lightning import LightningModule
 from pytorch_lightning import Trainer
+from pytorch_lightning.callbacks import ModelCheckpoint
 
 LOGGER = logging.getLogger(__name__)
 
@@ -34,7 +35,8 @@ class LinkLatestCheckpoint(Callback):
         """Set the link, once the last checkpoint is written (checkpoint callbacks run after all others)."""
         if stage != "fit" or not trainer.is_global_zero:
             return
-        folders = [callback.dirpath for callback in trainer.checkpoint_callbacks if callback.dirpath]
+        callbacks = [item for item in trainer.checkpoint_callbacks if isinstance(item, ModelCheckpoint)]
+        folders = [callback.dirpath for callback in callbacks if callback.dirpath]
         checkpoints = [Path(folder) / "inference-last.ckpt" for folder in folders]
         written = next((checkpoint for checkpoint in checkpoints if checkpoint.exists()), None)
         if written is None:

@@ -5,17 +5,17 @@
 
 """Refuse unknown attention backends when anemoi-training validates a configuration.
 
-The released schemas take any string for `attention_implementation` and `graph_attention_backend`; a misspelt name passes
-`anemoi-training config validate` and fails when the model is built, or, on a cluster, after the queue.
+The released schemas take any string for `attention_implementation` and `graph_attention_backend`; a misspelt name
+passes `anemoi-training config validate` and fails when the model is built, on a cluster after the queue.
 """
 
 import functools
 from collections.abc import Iterator
 from collections.abc import Mapping
 from typing import Any
+from typing import TypeGuard
 
 from omegaconf import DictConfig
-from omegaconf import OmegaConf
 
 KINDS = {"attention_implementation": "transformer", "graph_attention_backend": "graph_transformer"}
 """Configuration key of a backend, and the kind of layer it belongs to."""
@@ -33,7 +33,7 @@ def install(schema: type) -> None:
     """
     if _ORIGINAL in vars(schema):
         return
-    original = schema.__init__
+    original = schema.__init__  # type: ignore[misc]
 
     @functools.wraps(original)
     def checked_init(self: Any, /, **data: Any) -> None:
@@ -69,11 +69,12 @@ def check_model(model: Any) -> None:
 
     for path, layer in _layers(model):
         for key, kind in KINDS.items():
-            if key in layer and not OmegaConf.is_missing(layer, key):
+            # A value that is still missing (???) is not in the section.
+            if key in layer:
                 canonical_name(layer[key], kind, f"{path}.{key}")
 
 
-def _layers(model: Any) -> Iterator[tuple[str, Mapping | DictConfig]]:
+def _layers(model: Any) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Yield the key and the section of each layer that can name a backend."""
     if not _is_mapping(model):
         return
@@ -88,5 +89,5 @@ def _layers(model: Any) -> Iterator[tuple[str, Mapping | DictConfig]]:
                 yield f"model.{group}.{name}.mapper", mapper
 
 
-def _is_mapping(value: Any) -> bool:
+def _is_mapping(value: Any) -> TypeGuard[Mapping[str, Any]]:
     return isinstance(value, Mapping | DictConfig)
