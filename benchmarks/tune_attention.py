@@ -5,7 +5,8 @@
 
 """Time candidate configurations of the attention kernels on this GPU, each verified first.
 
-A candidate is written ``<block_m>x<block_n>w<warps>s<stages>``. Example::
+A candidate is written ``<block_m>x<block_n>w<warps>s<stages>``, with a leading ``g`` for the kernels with explicit
+asynchrony. Example::
 
     python benchmarks/tune_attention.py 1,16,40320,64,512:forward:64x64w4s3,128x64w8s3 --output tune.json
 """
@@ -25,6 +26,7 @@ import triton
 
 from anemoi.plugins.attention.models.problem import make_problem
 from anemoi.plugins.attention.models.reference import reference_attention
+from anemoi.plugins.attention.models.triton.attention import calls
 from anemoi.plugins.attention.models.triton.attention import configurations
 from anemoi.plugins.attention.models.triton.attention import launch
 
@@ -75,15 +77,14 @@ def prepare(shape: tuple, direction: str, text: str, dtype_name: str) -> tuple:
     tensors = {
         name: torch.randn(batch, length, heads, head_dim, device="cuda", dtype=dtype).transpose(1, 2) for name in names
     }
-    lse, delta = launch.empty_lse(tensors["query"]), launch.empty_lse(tensors["query"])
+    lse, delta = calls.empty_lse(tensors["query"]), calls.empty_lse(tensors["query"])
     limit = -1 if window is None else window
-    options = launch.Options(limit, limit, head_dim**-0.5)
+    options = calls.Options(limit, limit, head_dim**-0.5)
     device = tensors["query"].device
     architecture = configurations.architecture_of(device)
     take = lambda *wanted: [tensors[name] for name in wanted]  # noqa: E731
-    original = configurations.configuration
     inputs = take("query", "key", "value")
-    calls = {
+    kernels = {
         "forward": partial(launch.forward_call, *inputs, *take("out"), lse),
         "backward_query": partial(
             launch.backward_query_call, *take("d_out"), *inputs, *take("out"), lse, delta, *take("d_query")
@@ -94,10 +95,13 @@ def prepare(shape: tuple, direction: str, text: str, dtype_name: str) -> tuple:
     }
     # The kernels before the one to be timed run as shipped.
     for before in configurations.DIRECTIONS[: configurations.DIRECTIONS.index(direction)]:
-        calls[before](options, architecture).launch(device)
-    configurations.configuration = lambda *_, **__: parse_candidate(text)
-    call = calls[direction](options, architecture)
-    configurations.configuration = original
+        kernels[before](options, architecture).launch(device)
+    name = "explicit_configuration" if text.startswith("g") else "configuration"
+    originals = configurations.configuration, configurations.explicit_configuration
+    configurations.explicit_configuration = lambda *_, **__: None
+    setattr(configurations, name, lambda *_, **__: parse_candidate(text.removeprefix("g")))
+    call = kernels[direction](options, architecture)
+    configurations.configuration, configurations.explicit_configuration = originals
     written = {"forward": ["out"], "backward_query": ["d_query"], "backward_key_value": ["d_key", "d_value"]}
     outputs = {name: tensors[name].fill_(torch.nan) for name in written[direction]}
     return lambda: call.launch(device), tensors, outputs

@@ -17,6 +17,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
+from anemoi.plugins.attention.models.triton.attention import calls
 from anemoi.plugins.attention.models.triton.attention import launch
 from anemoi.plugins.attention.models.triton.attention.forward import RUN_TIME
 
@@ -30,10 +31,10 @@ def target(architecture: str) -> GPUTarget:
     return GPUTarget("hip", architecture, 64)
 
 
-def prepare(architecture: str, direction: str, dtype: str, head_dim: int, windowed: bool) -> launch.Call:
+def prepare(architecture: str, direction: str, dtype: str, head_dim: int, windowed: bool) -> calls.Call:
     rows = torch.zeros(1, 512, 16, head_dim, dtype=getattr(torch, dtype)).transpose(1, 2)
-    lse = launch.empty_lse(rows)
-    options = launch.Options(left=16 if windowed else -1, right=16 if windowed else -1, softmax_scale=0.125)
+    lse = calls.empty_lse(rows)
+    options = calls.Options(left=16 if windowed else -1, right=16 if windowed else -1, softmax_scale=0.125)
     if direction == "forward":
         return launch.forward_call(*[rows] * 4, lse, options, architecture)
     if direction == "backward_query":
@@ -41,7 +42,7 @@ def prepare(architecture: str, direction: str, dtype: str, head_dim: int, window
     return launch.backward_key_value_call(*[rows] * 4, lse, lse, rows, rows, options, architecture)
 
 
-def signature(call: launch.Call) -> tuple[dict, dict, dict]:
+def signature(call: calls.Call) -> tuple[dict, dict, dict]:
     """Describe the arguments of a call as Triton's launcher would."""
     types, constants, hints = {}, dict(call.constants), {}
     for index, name in enumerate(call.kernel.arg_names):
@@ -67,9 +68,8 @@ def signature(call: launch.Call) -> tuple[dict, dict, dict]:
 def compile_case(architecture: str, *case: object) -> dict[str, object]:
     call = prepare(architecture, *case)
     source = ASTSource(call.kernel, *signature(call))
-    options = {"num_warps": call.num_warps, "num_stages": call.num_stages}
     try:
-        kernel = triton.compile(source, target=target(architecture), options=options)
+        kernel = triton.compile(source, target=target(architecture), options=call.launch_options)
     except Exception as error:
         return {"error": f"{type(error).__name__}: {error}"}
     if "cubin" in kernel.asm:

@@ -20,7 +20,7 @@ def fused(*tensors: torch.Tensor, **options: object) -> torch.Tensor:
 
 @pytest.mark.usefixtures("architecture")
 def test_a18_rows_of_a_linear_layer_are_read_in_place(device: torch.device) -> None:
-    from anemoi.plugins.attention.models.triton.attention.launch import readable
+    from anemoi.plugins.attention.models.triton.attention.calls import readable
 
     batch, length, heads, head_dim = 2, 60, 3, 16
     tensors = []
@@ -37,7 +37,7 @@ def test_a18_rows_of_a_linear_layer_are_read_in_place(device: torch.device) -> N
 
 @pytest.mark.usefixtures("architecture")
 def test_a18_fused_projection(device: torch.device) -> None:
-    from anemoi.plugins.attention.models.triton.attention.launch import readable
+    from anemoi.plugins.attention.models.triton.attention.calls import readable
 
     batch, length, heads, head_dim = 2, 60, 3, 16
     rows = draw(1, 1, batch * length, 3 * heads * head_dim, device=device)[0]

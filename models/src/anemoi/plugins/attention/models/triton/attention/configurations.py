@@ -126,6 +126,25 @@ _GFX_9: _Table = {
     },
 }
 
+# The kernels with explicit asynchrony; an absent bucket is left to the portable ones. The stages are a power of two.
+_SM_90_EXPLICIT: _Table = {
+    "forward": {
+        (2, 32): ((64, 64, 4, 4), (64, 64, 4, 4)),
+        (2, 64): ((64, 128, 4, 2), (64, 64, 4, 2)),
+        (2, 128): ((128, 64, 8, 2), (64, 64, 4, 2)),
+    },
+    "backward_query": {
+        (2, 32): ((64, 64, 4, 4), (64, 64, 4, 4)),
+        (2, 64): ((64, 64, 4, 4), (64, 64, 4, 2)),
+        (2, 128): ((64, 64, 4, 2), (64, 64, 4, 2)),
+    },
+    "backward_key_value": {
+        (2, 32): ((64, 64, 4, 4), (64, 64, 4, 4)),
+        (2, 64): ((64, 64, 4, 4), (64, 64, 4, 4)),
+        (2, 128): ((32, 64, 4, 4), (32, 64, 4, 4)),
+    },
+}
+
 _TABLES = {
     "sm_80": _SM_80,
     "sm_89": _SM_80,
@@ -165,6 +184,16 @@ def configuration(
     bucket = next(d for size, d in rows if size == dtype.itemsize and d >= head_dim_block(head_dim))
     block_m, block_n, num_warps, num_stages = rows[dtype.itemsize, bucket][windowed]
     return Configuration(block_m, block_n, num_warps, num_stages, descriptors=architecture in _WITH_DESCRIPTORS)
+
+
+def explicit_configuration(
+    architecture: str, direction: str, dtype: torch.dtype, head_dim: int, *, windowed: bool
+) -> Configuration | None:
+    """Look up the configuration of a kernel with explicit asynchrony; None where there is none. See above."""
+    if architecture != "sm_90":
+        return None
+    entries = _SM_90_EXPLICIT[direction].get((dtype.itemsize, head_dim))
+    return None if entries is None else Configuration(*entries[windowed], descriptors=True)
 
 
 def shipped() -> Iterator[tuple[str, str, torch.dtype, int, bool]]:

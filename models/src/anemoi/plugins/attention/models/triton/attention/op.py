@@ -17,6 +17,7 @@ from triton.runtime import JITFunction
 from ...errors import UnsupportedProblem
 from ...problem import UNLIMITED
 from ...problem import normalise_window
+from . import calls
 from . import configurations
 from . import dropout
 from . import launch
@@ -140,9 +141,9 @@ def _attention_forward(
     softcap: float,
     dropout_p: float,
 ) -> tuple[Tensor, Tensor]:
-    out, lse = launch.empty_like(query), launch.empty_lse(query)
-    options = launch.Options(left, right, softmax_scale, softcap, dropout_p, slopes, seed)
-    query, key, value = map(launch.readable, (query, key, value))
+    out, lse = calls.empty_like(query), calls.empty_lse(query)
+    options = calls.Options(left, right, softmax_scale, softcap, dropout_p, slopes, seed)
+    query, key, value = map(calls.readable, (query, key, value))
     architecture = configurations.architecture_of(query.device)
     launch.forward_call(query, key, value, out, lse, options, architecture).launch(query.device)
     return out, lse
@@ -150,7 +151,7 @@ def _attention_forward(
 
 @_attention_forward.register_fake
 def _(query: Tensor, key: Tensor, value: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
-    return launch.empty_like(query), launch.empty_lse(query)
+    return calls.empty_like(query), calls.empty_lse(query)
 
 
 @torch.library.custom_op("anemoi_plugins_attention::attention_backward", mutates_args=())
@@ -169,9 +170,9 @@ def _attention_backward(
     softcap: float,
     dropout_p: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    d_query, d_key, d_value = map(launch.empty_like, (query, key, value))
-    options = launch.Options(left, right, softmax_scale, softcap, dropout_p, slopes, seed)
-    d_out, query, key, value, out = map(launch.readable, (d_out, query, key, value, out))
+    d_query, d_key, d_value = map(calls.empty_like, (query, key, value))
+    options = calls.Options(left, right, softmax_scale, softcap, dropout_p, slopes, seed)
+    d_out, query, key, value, out = map(calls.readable, (d_out, query, key, value, out))
     delta = torch.empty_like(lse)
     architecture = configurations.architecture_of(query.device)
     launch.backward_query_call(d_out, query, key, value, out, lse, delta, d_query, options, architecture).launch(
@@ -185,7 +186,7 @@ def _attention_backward(
 
 @_attention_backward.register_fake
 def _(d_out: Tensor, query: Tensor, key: Tensor, value: Tensor, *_: Any) -> tuple[Tensor, Tensor, Tensor]:
-    return launch.empty_like(query), launch.empty_like(key), launch.empty_like(value)
+    return calls.empty_like(query), calls.empty_like(key), calls.empty_like(value)
 
 
 def _setup_context(ctx: Any, inputs: tuple, output: tuple[Tensor, Tensor]) -> None:
