@@ -59,8 +59,9 @@ def _content(body: str) -> str:
 
 
 def commands(document: Path) -> list[str]:
-    """Return the commands of a document's shell blocks, in their order, one a line once continuations are joined.
+    """Return the commands of a document's shell blocks, in their order.
 
+    Continued lines are joined, and those with ``&&`` taken apart.
     In a block of language ``console``, commands begin with ``$`` and the other lines are output.
     """
     found = []
@@ -72,5 +73,5 @@ def commands(document: Path) -> list[str]:
                 if line.startswith("$ "):
                     found.append(line.removeprefix("$ ").strip())
             elif line.strip() and not line.startswith("#"):
-                found.append(line.strip())
+                found += [command.strip() for command in line.split("&&")]
     return found

@@ -171,7 +171,9 @@ def test_override_on_the_command_line(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize("snippet", of_language("python"), ids=str)
-def test_python(snippet: Snippet, tmp_path: Path) -> None:
+def test_python(snippet: Snippet, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    if "dataset.zarr" in snippet.text:
+        (tmp_path / "dataset.zarr").symlink_to(request.getfixturevalue("blizzard_dataset"))
     # In another process: `enable()` would last.
     script = tmp_path / "snippet.py"
     script.write_text(snippet.text)
