@@ -94,6 +94,8 @@ def run_command(command: Sequence[str], directory: Path, log: Path | None = None
 def _run(command: Sequence[str], directory: Path, log: Path | None, environment: dict[str, str]) -> float:
     # A variable of the caller's shell would decide for the runs that set none.
     inherited = {name: value for name, value in os.environ.items() if name not in ATTENTION_VARIABLES}
+    # Threads that wait by spinning take the core from those that work, where other programs run too: half the speed.
+    inherited.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     start = time.monotonic()
     if log is None:
         status = subprocess.run(command, cwd=directory, env=inherited | environment, check=False).returncode
