@@ -23,7 +23,6 @@ from torch import nn
 
 from anemoi.plugins.attention.models import BackendUnavailable
 from anemoi.plugins.attention.models import UnknownBackend
-from anemoi.plugins.attention.models import UnsupportedProblem
 from anemoi.plugins.attention.models import disable
 from anemoi.plugins.attention.models import enable
 from anemoi.plugins.attention.models import override_backends
@@ -147,8 +146,6 @@ def test_wrong_and_unavailable_names_fail_when_the_layer_is_built() -> None:
         self_attention("trtion")
     with pytest.raises(BackendUnavailable, match=r"flash-attention is not installed.*Usable here: triton_attention"):
         self_attention("flash_attention")
-    with pytest.raises(UnsupportedProblem, match="use_rotary_embeddings"):
-        self_attention(TRITON, use_rotary_embeddings=True)
 
 
 def test_softcap_alibi_and_dropout_of_the_layer_are_honoured() -> None:
@@ -164,10 +161,20 @@ def test_softcap_alibi_and_dropout_of_the_layer_are_honoured() -> None:
     assert not torch.allclose(forward(dropping, x), forward(plain, x))
 
 
+@pytest.mark.parametrize("name", [TRITON, SDPA])
+def test_rotary_embeddings_are_honoured_and_survive_pickling(name: str) -> None:
+    x = torch.randn(20, 32)
+    plain, rotary = self_attention(name), self_attention(name, use_rotary_embeddings=True)
+    rotary.load_state_dict(plain.state_dict())
+    assert list(rotary.state_dict()) == list(plain.state_dict())
+    out = forward(rotary, x)
+    assert not torch.allclose(out, forward(plain, x))
+    torch.testing.assert_close(forward(pickle.loads(pickle.dumps(rotary)), x), out)
+    torch.testing.assert_close(forward(copy.deepcopy(rotary), x), out)
+
+
 @pytest.mark.parametrize("make", [self_attention, cross_attention])
-def test_c48_environment_reaches_self_and_cross_attention(
-    make, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_c48_environment_reaches_self_and_cross_attention(make, monkeypatch: pytest.MonkeyPatch) -> None:
     layer = pickle.loads(pickle.dumps(make(TRITON)))
     monkeypatch.setenv(VARIABLE, SDPA)
     forward(layer, torch.randn(20, 32))

@@ -13,6 +13,7 @@ from torch import Tensor
 from torch import nn
 
 from ..functional import attention
+from ..rotary import rotate
 
 
 class AttentionModule(nn.Module):
@@ -20,17 +21,21 @@ class AttentionModule(nn.Module):
 
     It holds no weights and no mask. It is pickled as the host's own ``SDPAAttentionWrapper``, so that a checkpoint
     opens where this package is not installed; where it is, the layer turns it back by its
-    ``attention_implementation``.
+    ``attention_implementation``. With rotary embeddings it is pickled as itself: the stock wrapper would leave them
+    out without a word.
 
     Parameters
     ----------
     backend : str
         Canonical name of a transformer backend.
+    rotary : bool
+        Whether queries and keys get rotary position embeddings.
     """
 
-    def __init__(self, backend: str) -> None:
+    def __init__(self, backend: str, rotary: bool = False) -> None:
         super().__init__()
         self.backend = backend
+        self.rotary = rotary
 
     def forward(
         self,
@@ -45,6 +50,8 @@ class AttentionModule(nn.Module):
         alibi_slopes: Tensor | None = None,
     ) -> Tensor:
         """Compute ``[batch, heads, grid, vars]`` from tensors of that shape; ``batch_size`` is their first size."""
+        if self.rotary:
+            query, key = rotate(query), rotate(key)
         return attention(
             query,
             key,
@@ -60,14 +67,16 @@ class AttentionModule(nn.Module):
 
     def extra_repr(self) -> str:
         """Show the backend where the model is printed."""
-        return f"backend={self.backend}"
+        return f"backend={self.backend}" + (", rotary" if self.rotary else "")
 
     def __deepcopy__(self, memo: dict[int, Any]) -> AttentionModule:
-        copied = AttentionModule(self.backend).train(self.training)
+        copied = AttentionModule(self.backend, self.rotary).train(self.training)
         memo[id(self)] = copied
         return copied
 
     def __reduce_ex__(self, protocol: Any) -> Any:
+        if self.rotary:
+            return super().__reduce_ex__(protocol)
         from anemoi.models.layers.attention import SDPAAttentionWrapper
 
         return SDPAAttentionWrapper, ()

@@ -17,7 +17,6 @@ from torch import Tensor
 from ..attention_backends import canonical_name
 from ..attention_backends import require_available
 from ..environment import TRANSFORMER
-from ..errors import UnsupportedProblem
 from .attention_module import AttentionModule
 from .patches import PATCHES
 from .requested import environment_or
@@ -50,17 +49,10 @@ def set_backend(layer: Any, name: str) -> None:
     ------
     BackendUnavailable
         If the backend cannot run on this machine.
-    UnsupportedProblem
-        If the layer has rotary embeddings.
     """
-    if getattr(layer, "use_rotary_embeddings", False):
-        raise UnsupportedProblem(
-            f"Backend '{name}' cannot run a layer with use_rotary_embeddings=True: no backend of this package rotates "
-            "queries and keys. Set use_rotary_embeddings to False."
-        )
     require_available(name, TRANSFORMER)
     layer.attention_implementation = name
-    layer.attention = AttentionModule(name)
+    layer.attention = AttentionModule(name, rotary=getattr(layer, "use_rotary_embeddings", False))
 
 
 def current_backend(layer: Any) -> str:
