@@ -42,7 +42,7 @@ LEAD_TIME = "24h"
 SCORED_LEADS = (6, 12, 24)
 # In the middle of the dates, chosen before any score was seen.
 PLOTTED_DATE = np.datetime64("1996-01-18T12:00:00")
-PLOTTED_LEAD = 24
+PLOTTED_LEAD = 12
 
 # Backends sum in another order. In the units of each variable, a thousandth of what its analysis is precise to.
 TOLERANCE = {"2t": 1e-2, "10u": 1e-2, "10v": 1e-2, "msl": 1.0, "u_500": 1e-2, "v_500": 1e-2}
@@ -122,7 +122,7 @@ def _plot(forecasts: list[Forecast], analyses: Analyses, path: Path) -> None:
         chosen.fields["msl"][PLOTTED_LEAD],
         analyses.latitudes,
         analyses.longitudes,
-        title=f"{chosen.date} UTC + {PLOTTED_LEAD} h",
+        title=f"{np.datetime_as_string(chosen.date, unit='h')} UTC + {PLOTTED_LEAD} h",
         path=path,
     )
 
