@@ -108,11 +108,14 @@ def prepare(shape: tuple, direction: str, text: str, dtype_name: str) -> tuple:
 
 
 def parse_candidate(text: str) -> configurations.Configuration:
-    """Read ``128x64w8s3``; a trailing ``p`` loads through pointers."""
-    match = re.fullmatch(r"(\d+)x(\d+)w(\d+)s(\d+)(p?)", text)
+    """Read ``128x64w8s3``; a trailing ``p`` loads through pointers, ``r128`` limits registers, ``k`` keeps rows in them."""
+    match = re.fullmatch(r"(\d+)x(\d+)w(\d+)s(\d+)(p?)(?:r(\d+))?(k?)", text)
     if match is None:
-        raise ValueError(f"{text!r} is no candidate. Allowed: <block_m>x<block_n>w<warps>s<stages>, such as 128x64w8s3.")
-    return configurations.Configuration(*map(int, match.groups()[:4]), descriptors=not match[5])
+        raise ValueError(
+            f"{text!r} is no candidate. Allowed: <block_m>x<block_n>w<warps>s<stages>, such as 128x64w8s3."
+        )
+    registers = int(match[6]) if match[6] else None
+    return configurations.Configuration(*map(int, match.groups()[:4]), not match[5], registers, bool(match[7]))
 
 
 def parse_case(text: str) -> tuple[tuple, str, list[str]]:

@@ -3,7 +3,11 @@
 # This software is licensed under the terms of the Apache Licence Version 2.0
 # which can be obtained at http://www.apache.org/licenses/LICENSE-2.0.
 
-"""Compile configurations for GPUs that are not there; read cases from stdin as JSON, write resources to stdout."""
+"""Compile configurations for GPUs that are not there; read cases from stdin as JSON, write resources to stdout.
+
+A case is architecture, direction, dtype, head_dim, windowed; the architecture ``sm_90/explicit`` means the kernels with
+explicit asynchrony.
+"""
 
 import json
 import re
@@ -16,8 +20,10 @@ import torch
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
+from triton.experimental.gluon._runtime import GluonASTSource
 
 from anemoi.plugins.attention.models.triton.attention import calls
+from anemoi.plugins.attention.models.triton.attention import configurations
 from anemoi.plugins.attention.models.triton.attention import launch
 from anemoi.plugins.attention.models.triton.attention.forward import RUN_TIME
 
@@ -27,7 +33,7 @@ CUOBJDUMP = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuob
 
 def target(architecture: str) -> GPUTarget:
     if architecture.startswith("sm_"):
-        return GPUTarget("cuda", int(architecture.removeprefix("sm_")), 32)
+        return GPUTarget("cuda", int(architecture.removeprefix("sm_").removesuffix("/explicit")), 32)
     return GPUTarget("hip", architecture, 64)
 
 
@@ -35,6 +41,11 @@ def prepare(architecture: str, direction: str, dtype: str, head_dim: int, window
     rows = torch.zeros(1, 512, 16, head_dim, dtype=getattr(torch, dtype)).transpose(1, 2)
     lse = calls.empty_lse(rows)
     options = calls.Options(left=16 if windowed else -1, right=16 if windowed else -1, softmax_scale=0.125)
+    if architecture.endswith("/explicit"):
+        config = configurations.explicit_configuration("sm_90", direction, rows.dtype, head_dim, windowed=windowed)
+        arguments = {"forward": [*[rows] * 4, lse], "backward_query": [*[rows] * 5, lse, lse, rows]}
+        arguments["backward_key_value"] = [*[rows] * 4, lse, lse, rows, rows]
+        return getattr(launch.hopper, f"{direction}_call")(*arguments[direction], options, config)
     if direction == "forward":
         return launch.forward_call(*[rows] * 4, lse, options, architecture)
     if direction == "backward_query":
@@ -61,13 +72,14 @@ def signature(call: calls.Call) -> tuple[dict, dict, dict]:
                 hints[(index,)] = [["tt.divisibility", 16]]
         else:
             block = ",".join(map(str, argument.block_shape))
-            types[name] = f"tensordesc<{TYPES[argument.base.dtype]}[{block}]>"
+            layout = f",{argument.layout!r}" if hasattr(argument, "layout") else ""
+            types[name] = f"tensordesc<{TYPES[argument.base.dtype]}[{block}]{layout}>"
     return types, {(call.kernel.arg_names.index(name),): value for name, value in constants.items()}, hints
 
 
 def compile_case(architecture: str, *case: object) -> dict[str, object]:
     call = prepare(architecture, *case)
-    source = ASTSource(call.kernel, *signature(call))
+    source = (GluonASTSource if architecture.endswith("/explicit") else ASTSource)(call.kernel, *signature(call))
     try:
         kernel = triton.compile(source, target=target(architecture), options=call.launch_options)
     except Exception as error:

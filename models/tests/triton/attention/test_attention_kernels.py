@@ -219,9 +219,7 @@ def test_a27_many_batches() -> None:
 @pytest.mark.slow
 def test_a20_more_than_2_31_elements() -> None:
     length, rows = 1_060_001, 200
-    tensors = [
-        torch.randn(1, length, 16, 128, device="cuda", dtype=torch.bfloat16).transpose(1, 2) for _ in range(4)
-    ]
+    tensors = [torch.randn(1, length, 16, 128, device="cuda", dtype=torch.bfloat16).transpose(1, 2) for _ in range(4)]
     got = with_gradients(lambda *x: fused(*x, window_size=(32, 32)), *tensors)
     expected = oracle([x[:, -1:, -rows:].double() for x in tensors], window_size=(32, 32))
     for ours, wanted in zip(got, expected, strict=True):

@@ -12,6 +12,7 @@ from kernel_checks import draw
 from kernel_checks import with_gradients
 from torch.utils.checkpoint import checkpoint
 
+
 def fused(*tensors: torch.Tensor, **options: object) -> torch.Tensor:
     from anemoi.plugins.attention.models.triton.attention import fused_attention
 

@@ -27,10 +27,7 @@ def _load_row_numbers(
     else:
         rows = row + tl.arange(0, ROWS)[None, :]
         pointers = source + tl.cast(batch_head, tl.int64) * stride + rows
-        if MASKED:
-            numbers = tl.load(pointers, mask=rows < num_rows, other=0.0)
-        else:
-            numbers = tl.load(pointers)
+        numbers = tl.load(pointers, mask=rows < num_rows, other=0.0) if MASKED else tl.load(pointers)
     return numbers
 
 

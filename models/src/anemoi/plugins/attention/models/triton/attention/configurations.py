@@ -30,6 +30,10 @@ class Configuration:
         Warps per program and depth of the software pipeline.
     descriptors : bool
         Whether rows are loaded through tensor descriptors (the bulk copy engine) where the layout allows.
+    max_registers : int or None
+        Limit on the registers of a thread, to fit one more program on a multiprocessor.
+    resident : bool
+        Whether the Hopper kernels keep a program's own rows in registers instead of shared memory.
     """
 
     block_m: int
@@ -37,6 +41,8 @@ class Configuration:
     num_warps: int
     num_stages: int
     descriptors: bool = False
+    max_registers: int | None = None
+    resident: bool = False
 
 
 # {architecture: {direction: {(bytes per number, head_dim bucket): (global, windowed)}}}; each entry is
@@ -47,54 +53,56 @@ _Table = dict[str, dict[tuple[int, int], tuple[_Entry, _Entry]]]
 _SM_80: _Table = {
     "forward": {
         (2, 64): ((128, 64, 4, 3), (64, 64, 4, 3)),
-        (2, 128): ((128, 64, 8, 2), (64, 64, 4, 2)),
+        (2, 128): ((128, 64, 8, 2), (64, 64, 8, 2)),
         (2, 256): ((64, 32, 8, 2), (64, 32, 8, 2)),
-        (4, 64): ((64, 32, 4, 2), (64, 32, 4, 2)),
-        (4, 128): ((64, 32, 8, 2), (64, 32, 8, 2)),
-        (4, 256): ((32, 16, 8, 1), (32, 16, 8, 1)),
+        (4, 32): ((64, 32, 4, 2), (64, 32, 4, 2)),
+        (4, 64): ((32, 32, 4, 1), (32, 32, 4, 1)),
+        (4, 128): ((16, 32, 8, 1), (16, 32, 8, 1)),
+        (4, 256): ((16, 16, 8, 1), (16, 16, 8, 1)),
     },
     "backward_query": {
-        (2, 64): ((64, 64, 4, 2), (64, 64, 4, 2)),
+        (2, 64): ((64, 32, 4, 2), (64, 32, 4, 2)),
         (2, 128): ((64, 64, 8, 2), (64, 64, 8, 2)),
-        (2, 256): ((32, 32, 8, 1), (32, 32, 8, 1)),
-        (4, 64): ((64, 32, 8, 1), (64, 32, 8, 1)),
-        (4, 128): ((32, 32, 8, 1), (32, 32, 8, 1)),
+        (2, 256): ((32, 64, 8, 1), (32, 64, 8, 1)),
+        (4, 32): ((64, 32, 4, 1), (64, 32, 4, 1)),
+        (4, 64): ((32, 32, 4, 1), (32, 32, 4, 1)),
+        (4, 128): ((32, 16, 8, 1), (32, 16, 8, 1)),
         (4, 256): ((16, 16, 8, 1), (16, 16, 8, 1)),
     },
     "backward_key_value": {
-        (2, 64): ((64, 64, 4, 2), (64, 64, 4, 2)),
-        (2, 128): ((32, 64, 8, 2), (32, 64, 8, 2)),
+        (2, 64): ((64, 32, 4, 2), (64, 32, 4, 2)),
+        (2, 128): ((64, 64, 8, 2), (64, 64, 8, 2)),
         (2, 256): ((32, 32, 8, 1), (32, 32, 8, 1)),
-        (4, 64): ((32, 64, 8, 1), (32, 64, 8, 1)),
-        (4, 128): ((16, 32, 8, 1), (16, 32, 8, 1)),
+        (4, 32): ((32, 16, 4, 1), (32, 16, 4, 1)),
+        (4, 64): ((16, 32, 4, 1), (16, 32, 4, 1)),
+        (4, 128): ((32, 16, 8, 1), (32, 16, 8, 1)),
         (4, 256): ((16, 16, 8, 1), (16, 16, 8, 1)),
     },
 }
 
+_SM_80_FP32 = {
+    direction: {key: entry for key, entry in rows.items() if key[0] == torch.float32.itemsize}
+    for direction, rows in _SM_80.items()
+}
+
 _SM_90: _Table = {
     "forward": {
-        (2, 64): ((128, 128, 8, 3), (64, 64, 4, 3)),
-        (2, 128): ((128, 128, 8, 2), (128, 64, 8, 3)),
+        (2, 64): ((128, 64, 4, 3), (64, 64, 4, 3)),
+        (2, 128): ((128, 128, 8, 2), (64, 64, 4, 3)),
         (2, 256): ((128, 64, 8, 2), (128, 64, 8, 2)),
-        (4, 64): ((64, 32, 4, 2), (64, 32, 4, 2)),
-        (4, 128): ((64, 32, 8, 2), (64, 32, 8, 2)),
-        (4, 256): ((64, 16, 8, 1), (64, 16, 8, 1)),
+        **_SM_80_FP32["forward"],
     },
     "backward_query": {
         (2, 64): ((64, 64, 4, 3), (64, 64, 4, 3)),
         (2, 128): ((64, 64, 4, 2), (64, 64, 4, 2)),
-        (2, 256): ((64, 32, 8, 2), (64, 32, 8, 2)),
-        (4, 64): ((64, 32, 8, 2), (64, 32, 8, 2)),
-        (4, 128): ((64, 16, 8, 1), (64, 16, 8, 1)),
-        (4, 256): ((16, 16, 8, 1), (16, 16, 8, 1)),
+        (2, 256): ((32, 64, 8, 1), (32, 64, 8, 1)),
+        **_SM_80_FP32["backward_query"],
     },
     "backward_key_value": {
-        (2, 64): ((64, 64, 4, 2), (64, 64, 4, 2)),
-        (2, 128): ((64, 64, 8, 2), (64, 64, 8, 2)),
-        (2, 256): ((32, 64, 8, 1), (32, 64, 8, 1)),
-        (4, 64): ((32, 64, 8, 1), (32, 64, 8, 1)),
-        (4, 128): ((16, 64, 8, 1), (16, 64, 8, 1)),
-        (4, 256): ((16, 16, 8, 1), (16, 16, 8, 1)),
+        (2, 64): ((64, 64, 4, 3), (64, 64, 4, 3)),
+        (2, 128): ((32, 64, 4, 2), (32, 64, 4, 1)),
+        (2, 256): ((32, 32, 8, 1), (32, 32, 8, 1)),
+        **_SM_80_FP32["backward_key_value"],
     },
 }
 
@@ -126,21 +134,19 @@ _GFX_9: _Table = {
     },
 }
 
-# The kernels with explicit asynchrony; an absent bucket is left to the portable ones. The stages are a power of two.
-_SM_90_EXPLICIT: _Table = {
+# The kernels with explicit asynchrony, where they are the faster ones on an H200; None and an absent bucket are left to
+# the portable kernels. The stages are a power of two.
+_SM_90_EXPLICIT: dict[str, dict[tuple[int, int], tuple[_Entry | None, _Entry | None]]] = {
     "forward": {
-        (2, 32): ((64, 64, 4, 4), (64, 64, 4, 4)),
-        (2, 64): ((64, 128, 4, 2), (64, 64, 4, 2)),
-        (2, 128): ((128, 64, 8, 2), (64, 64, 4, 2)),
+        (2, 32): ((64, 64, 4, 4), None),
+        (2, 64): ((128, 64, 8, 4), None),
     },
     "backward_query": {
-        (2, 32): ((64, 64, 4, 4), (64, 64, 4, 4)),
-        (2, 64): ((64, 64, 4, 4), (64, 64, 4, 2)),
+        (2, 64): (None, (64, 64, 4, 2)),
         (2, 128): ((64, 64, 4, 2), (64, 64, 4, 2)),
     },
     "backward_key_value": {
-        (2, 32): ((64, 64, 4, 4), (64, 64, 4, 4)),
-        (2, 64): ((64, 64, 4, 4), (64, 64, 4, 4)),
+        (2, 64): ((64, 64, 4, 4), (64, 64, 4, 2)),
         (2, 128): ((32, 64, 4, 4), (32, 64, 4, 4)),
     },
 }
@@ -183,7 +189,10 @@ def configuration(
     rows = _TABLES[architecture][direction]
     bucket = next(d for size, d in rows if size == dtype.itemsize and d >= head_dim_block(head_dim))
     block_m, block_n, num_warps, num_stages = rows[dtype.itemsize, bucket][windowed]
-    return Configuration(block_m, block_n, num_warps, num_stages, descriptors=architecture in _WITH_DESCRIPTORS)
+    # Below 64 rows the matrix units read registers; what a descriptor brings then takes a detour and spills.
+    tall = (block_n if direction == "backward_key_value" else block_m) >= 64
+    descriptors = tall and dtype.itemsize == 2 and architecture in _WITH_DESCRIPTORS
+    return Configuration(block_m, block_n, num_warps, num_stages, descriptors)
 
 
 def explicit_configuration(
@@ -192,8 +201,8 @@ def explicit_configuration(
     """Look up the configuration of a kernel with explicit asynchrony; None where there is none. See above."""
     if architecture != "sm_90":
         return None
-    entries = _SM_90_EXPLICIT[direction].get((dtype.itemsize, head_dim))
-    return None if entries is None else Configuration(*entries[windowed], descriptors=True)
+    entry = _SM_90_EXPLICIT[direction].get((dtype.itemsize, head_dim), (None, None))[windowed]
+    return None if entry is None else Configuration(*entry, descriptors=True)
 
 
 def shipped() -> Iterator[tuple[str, str, torch.dtype, int, bool]]:

@@ -140,9 +140,7 @@ def _call(
 ) -> Call:
     # One dimension: the others hold at most 65,535 programs.
     grid = -(-rows // block) * query.shape[0] * query.shape[1]
-    return Call(
-        kernel, grid, arguments, constants, {"num_warps": config.num_warps, "num_stages": config.num_stages}
-    )
+    return Call(kernel, grid, arguments, constants, {"num_warps": config.num_warps, "num_stages": config.num_stages})
 
 
 def _shared_arguments(query: Tensor, key: Tensor, lse: Tensor, options: Options) -> dict[str, Any]:

@@ -16,7 +16,6 @@ from ..forward import RUN_TIME
 from .tiles import LOG2_E
 from .tiles import block_counts
 from .tiles import store_rows
-from .tiles import visible
 
 
 @gluon.jit
@@ -69,13 +68,16 @@ def _weights(
     LAYOUT: gl.constexpr,
     MASKED: gl.constexpr,
 ):
-    """Recompute the softmax weights of a block from its dot products, ``[BLOCK_N, BLOCK_M]``."""
+    """Recompute the softmax weights of a block from its dot products, ``[BLOCK_N, BLOCK_M]``.
+
+    Only the window needs a mask: queries beyond the end were read as zeros and add none, keys beyond it are not stored.
+    """
     weights = gl.exp2(products * factor - lse)
-    if MASKED:
+    if WINDOWED and MASKED:
         rows = first_query + gl.arange(0, BLOCK_M, gl.SliceLayout(0, LAYOUT))[None, :]
         keys = first_key + gl.arange(0, BLOCK_N, gl.SliceLayout(1, LAYOUT))[:, None]
-        seen = visible(rows + (num_keys - num_queries), keys, num_keys, left, right, WINDOWED)
-        weights = gl.where(seen & (rows < num_queries), weights, 0.0)
+        offset = keys - (rows + (num_keys - num_queries))
+        weights = gl.where((offset >= -left) & (offset <= right), weights, 0.0)
     return weights
 
 
@@ -213,6 +215,7 @@ def _hopper_bwd_key_value_kernel(
     STAGES: gl.constexpr,
     NUM_WARPS: gl.constexpr,
     WINDOWED: gl.constexpr,
+    RESIDENT: gl.constexpr,
 ):
     """Compute ``d_key`` and ``d_value`` for one block of keys of one head.
 
@@ -274,6 +277,9 @@ def _hopper_bwd_key_value_kernel(
     key = key_tile.reshape([BLOCK_N, HEAD_DIM])
     value = value_tile.reshape([BLOCK_N, HEAD_DIM])
     mbarrier.wait(ready, 0)
+    if RESIDENT:
+        key = key.load(gl.DotOperandLayout(0, score_layout, 2))
+        value = value.load(gl.DotOperandLayout(0, score_layout, 2))
     mbarrier.wait(arrived.index(0), 0)
 
     zeros = gl.zeros([BLOCK_N, BLOCK_M], gl.float32, score_layout)
@@ -303,8 +309,8 @@ def _hopper_bwd_key_value_kernel(
     d_key = gl.zeros([BLOCK_N, HEAD_DIM], gl.float32, sum_layout)
     d_value = gl.zeros([BLOCK_N, HEAD_DIM], gl.float32, sum_layout)
     full_begin = gl.maximum(masked_left, 1)
-    full_end = gl.maximum(full, full_begin)
-    for stage in gl.static_range(0 if WINDOWED else 1, 3):
+    full_end = gl.maximum(full, full_begin) if WINDOWED else total
+    for stage in gl.static_range(0 if WINDOWED else 1, 3 if WINDOWED else 2):
         weights, d_scores, d_key, d_value = _steps(
             1 if stage == 0 else (full_begin if stage == 1 else full_end),
             full_begin if stage == 0 else (full_end if stage == 1 else total),

@@ -161,6 +161,7 @@ def _hopper_bwd_query_kernel(
     STAGES: gl.constexpr,
     NUM_WARPS: gl.constexpr,
     WINDOWED: gl.constexpr,
+    RESIDENT: gl.constexpr,
 ):
     """Compute ``d_query`` for one block of queries of one head, and the ``delta`` that the key kernel reads.
 
@@ -226,6 +227,9 @@ def _hopper_bwd_query_kernel(
     row_offset = batch_head.to(gl.int64) * lse_stride
     gl.store(delta_ptr + row_offset + rows, delta, mask=rows < lse_stride)
     lse = gl.load(lse_ptr + row_offset + rows, mask=rows < num_queries, other=float("inf"))
+    if RESIDENT:
+        query = query.load(gl.DotOperandLayout(0, score_layout, 2))
+        d_out = d_out.load(gl.DotOperandLayout(0, score_layout, 2))
     mbarrier.wait(arrived.index(0), 0)
 
     factor = softmax_scale * LOG2_E

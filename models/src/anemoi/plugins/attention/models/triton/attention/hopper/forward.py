@@ -164,6 +164,7 @@ def _hopper_fwd_kernel(
     STAGES: gl.constexpr,
     NUM_WARPS: gl.constexpr,
     WINDOWED: gl.constexpr,
+    RESIDENT: gl.constexpr,
 ):
     """Compute ``out`` and the log2-sum-exp2 of the scores for one block of queries of one head.
 
@@ -216,6 +217,8 @@ def _hopper_fwd_kernel(
         )
     query = query_tile.reshape([BLOCK_M, HEAD_DIM])
     mbarrier.wait(ready, 0)
+    if RESIDENT:
+        query = query.load(gl.DotOperandLayout(0, score_layout, 2))
     mbarrier.wait(arrived.index(0), 0)
 
     factor = softmax_scale * LOG2_E

@@ -108,9 +108,13 @@ def _call(
         "STAGES": config.num_stages,
         "NUM_WARPS": config.num_warps,
         "WINDOWED": options.windowed,
+        "RESIDENT": config.resident,
     }
     grid = -(-rows // block) * query.shape[0] * query.shape[1]
-    return Call(kernel, grid, arguments, constants, {"num_warps": config.num_warps})
+    launch_options = {"num_warps": config.num_warps}
+    if config.max_registers is not None:
+        launch_options["maxnreg"] = config.max_registers
+    return Call(kernel, grid, arguments, constants, launch_options)
 
 
 def _sources(rows: int, **tensors: Tensor) -> dict[str, TensorDescriptor]:
