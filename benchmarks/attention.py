@@ -19,7 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
-import torch.nn.functional as F  # noqa: N812
+import torch.nn.functional as F
 import triton
 from torch import Tensor
 from torch.nn.attention import SDPBackend
@@ -46,7 +46,7 @@ class FlashAttention2(torch.autograd.Function):
     """FlashAttention-2 with its window, as torch ships it."""
 
     @staticmethod
-    def forward(ctx, query: Tensor, key: Tensor, value: Tensor, window: int) -> Tensor:  # noqa: ANN001
+    def forward(ctx, query: Tensor, key: Tensor, value: Tensor, window: int) -> Tensor:
         """Transpose to the layout of flash-attention and call it."""
         query, key, value = (x.transpose(1, 2) for x in (query, key, value))
         length = query.shape[1]
@@ -59,7 +59,7 @@ class FlashAttention2(torch.autograd.Function):
         return out.transpose(1, 2)
 
     @staticmethod
-    def backward(ctx, d_out: Tensor) -> tuple[Tensor | None, ...]:  # noqa: ANN001
+    def backward(ctx, d_out: Tensor) -> tuple[Tensor | None, ...]:
         """Call the backward of flash-attention."""
         query, key, value, out, lse, seed, offset = ctx.saved_tensors
         n = query.shape[1]

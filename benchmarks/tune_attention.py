@@ -55,7 +55,7 @@ def main() -> None:
 def verify(job: tuple) -> float | str:
     """Return the largest relative L2 error over what the kernel writes, or why it did not run."""
     shape, direction, text, dtype = job
-    batch, heads, _, head_dim, window = shape
+    _, heads, _, head_dim, window = shape
     try:
         function, tensors, outputs = prepare((1, min(heads, 2), CHECK_LENGTH, head_dim, window), direction, text, dtype)
         function()

@@ -200,7 +200,8 @@ def test_scale_must_be_positive(device: torch.device, scale: float) -> None:
 @pytest.mark.parametrize("length", [97, 1025, 4096])
 def test_a34_on_device(dtype: torch.dtype, head_dim: int, window: int, length: int) -> None:
     tensors = draw(1, 2, length, head_dim, device=torch.device("cuda"), dtype=dtype)
-    check(tensors, window_size=(window, window))
+    # Where a gradient cancels to zero, what is left grows with the products that cancel.
+    check(tensors, max(1.0, (head_dim / 64) ** 0.5), window_size=(window, window))
 
 
 @both_architectures

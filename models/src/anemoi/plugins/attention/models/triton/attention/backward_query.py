@@ -160,17 +160,7 @@ def _attention_bwd_query_kernel(
     d_out_strides = (d_out_stride_b, d_out_stride_h, d_out_stride_n)
     out_strides = (out_stride_b, out_stride_h, out_stride_n)
     out = load_rows(
-        out_source,
-        batch,
-        head,
-        first_query,
-        num_queries,
-        *out_strides,
-        BLOCK_M,
-        HEAD_DIM,
-        BLOCK_D,
-        DESCRIPTORS,
-        True,
+        out_source, batch, head, first_query, num_queries, *out_strides, BLOCK_M, HEAD_DIM, BLOCK_D, DESCRIPTORS, True
     )
     d_out = load_rows(
         d_out_source,

@@ -137,28 +137,12 @@ _GFX_9: _Table = {
 # The kernels with explicit asynchrony, where they are the faster ones on an H200; None and an absent bucket are left to
 # the portable kernels. The stages are a power of two.
 _SM_90_EXPLICIT: dict[str, dict[tuple[int, int], tuple[_Entry | None, _Entry | None]]] = {
-    "forward": {
-        (2, 32): ((64, 64, 4, 4), None),
-        (2, 64): ((128, 64, 8, 4), None),
-    },
-    "backward_query": {
-        (2, 64): (None, (64, 64, 4, 2)),
-        (2, 128): ((64, 64, 4, 2), (64, 64, 4, 2)),
-    },
-    "backward_key_value": {
-        (2, 64): ((64, 64, 4, 4), (64, 64, 4, 2)),
-        (2, 128): ((32, 64, 4, 4), (32, 64, 4, 4)),
-    },
+    "forward": {(2, 32): ((64, 64, 4, 4), None), (2, 64): ((128, 64, 8, 4), None)},
+    "backward_query": {(2, 64): (None, (64, 64, 4, 2)), (2, 128): ((64, 64, 4, 2), (64, 64, 4, 2))},
+    "backward_key_value": {(2, 64): ((64, 64, 4, 4), (64, 64, 4, 2)), (2, 128): ((32, 64, 4, 4), (32, 64, 4, 4))},
 }
 
-_TABLES = {
-    "sm_80": _SM_80,
-    "sm_89": _SM_80,
-    "sm_90": _SM_90,
-    "sm_100": _SM_90,
-    "gfx90a": _GFX_9,
-    "gfx942": _GFX_9,
-}
+_TABLES = {"sm_80": _SM_80, "sm_89": _SM_80, "sm_90": _SM_90, "sm_100": _SM_90, "gfx90a": _GFX_9, "gfx942": _GFX_9}
 ARCHITECTURES = tuple(_TABLES)
 _WITH_DESCRIPTORS = ("sm_90", "sm_100")
 

@@ -11,6 +11,8 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+import triton
+from packaging.version import Version
 from torch import Tensor
 
 try:
@@ -30,11 +32,10 @@ from .calls import limits
 from .calls import strides
 from .forward import _attention_fwd_kernel
 
-try:
+# Gluon is experimental and changes between releases: the kernels written in it run where they were verified.
+hopper: Any = None
+if Version(triton.__version__).release[:2] == (3, 6):
     from .hopper import launch as hopper
-except (ImportError, AttributeError):
-    # Gluon is experimental: another Triton may lack it, or name its parts otherwise.
-    hopper = None
 
 
 def forward_call(

@@ -26,20 +26,16 @@ def _copy_block(
     batch,
     head,
     num_heads,
-    query_source,
-    d_out_source,
-    lse_source,
-    delta_source,
-    query_ring,
-    d_out_ring,
-    lse_ring,
-    delta_ring,
+    sources,
+    rings,
     arrived,
     BLOCK_M: gl.constexpr,
     HEAD_DIM: gl.constexpr,
     STAGES: gl.constexpr,
 ):
     """Start the copies of one block of queries into its slot of the rings."""
+    query_source, d_out_source, lse_source, delta_source = sources
+    query_ring, d_out_ring, lse_ring, delta_ring = rings
     slot = block & (STAGES - 1)
     barrier = arrived.index(slot)
     row = begin + block * BLOCK_M
@@ -57,10 +53,7 @@ def _weights(
     lse,
     first_query,
     first_key,
-    num_queries,
-    num_keys,
-    left,
-    right,
+    limits,
     factor,
     BLOCK_M: gl.constexpr,
     BLOCK_N: gl.constexpr,
@@ -72,6 +65,7 @@ def _weights(
 
     Only the window needs a mask: queries beyond the end were read as zeros and add none, keys beyond it are not stored.
     """
+    num_queries, num_keys, left, right = limits
     weights = gl.exp2(products * factor - lse)
     if WINDOWED and MASKED:
         rows = first_query + gl.arange(0, BLOCK_M, gl.SliceLayout(0, LAYOUT))[None, :]
@@ -96,20 +90,11 @@ def _steps(
     batch,
     head,
     first_key,
-    query_source,
-    d_out_source,
-    lse_source,
-    delta_source,
-    query_ring,
-    d_out_ring,
-    lse_ring,
-    delta_ring,
+    sources,
+    rings,
     arrived,
     num_heads,
-    num_queries,
-    num_keys,
-    left,
-    right,
+    limits,
     factor,
     BLOCK_M: gl.constexpr,
     BLOCK_N: gl.constexpr,
@@ -126,6 +111,7 @@ def _steps(
     all of them, and so does reading a result across the end of an iteration. Hence operands are formed while nothing
     is in flight, and the sums of one block run under the exponentials of the next.
     """
+    query_ring, d_out_ring, lse_ring, delta_ring = rings
     zeros = gl.zeros([BLOCK_N, BLOCK_M], gl.float32, SCORE_LAYOUT)
     for block in range(first, last):
         slot = block & (STAGES - 1)
@@ -148,10 +134,7 @@ def _steps(
             lse,
             begin + block * BLOCK_M,
             first_key,
-            num_queries,
-            num_keys,
-            left,
-            right,
+            limits,
             factor,
             BLOCK_M,
             BLOCK_N,
@@ -171,14 +154,8 @@ def _steps(
             batch,
             head,
             num_heads,
-            query_source,
-            d_out_source,
-            lse_source,
-            delta_source,
-            query_ring,
-            d_out_ring,
-            lse_ring,
-            delta_ring,
+            sources,
+            rings,
             arrived,
             BLOCK_M,
             HEAD_DIM,
@@ -245,6 +222,9 @@ def _hopper_bwd_key_value_kernel(
     d_out_ring = gl.allocate_shared_memory(dtype, [STAGES, 1, BLOCK_M, 1, HEAD_DIM], d_out_source.layout)
     lse_ring = gl.allocate_shared_memory(gl.float32, [STAGES, 1, BLOCK_M], lse_source.layout)
     delta_ring = gl.allocate_shared_memory(gl.float32, [STAGES, 1, BLOCK_M], delta_source.layout)
+    sources = (query_source, d_out_source, lse_source, delta_source)
+    rings = (query_ring, d_out_ring, lse_ring, delta_ring)
+    limits = (num_queries, num_keys, left, right)
     arrived = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     ready = gl.allocate_shared_memory(gl.int64, [1], mbarrier.MBarrierLayout())
     for slot in gl.static_range(STAGES):
@@ -255,24 +235,7 @@ def _hopper_bwd_key_value_kernel(
     tma.async_copy_global_to_shared(value_source, [batch, first_key, head, 0], ready, value_tile)
     for block in gl.static_range(STAGES):
         _copy_block(
-            block,
-            block < total,
-            begin,
-            batch,
-            head,
-            num_heads,
-            query_source,
-            d_out_source,
-            lse_source,
-            delta_source,
-            query_ring,
-            d_out_ring,
-            lse_ring,
-            delta_ring,
-            arrived,
-            BLOCK_M,
-            HEAD_DIM,
-            STAGES,
+            block, block < total, begin, batch, head, num_heads, sources, rings, arrived, BLOCK_M, HEAD_DIM, STAGES
         )
     key = key_tile.reshape([BLOCK_N, HEAD_DIM])
     value = value_tile.reshape([BLOCK_N, HEAD_DIM])
@@ -289,22 +252,7 @@ def _hopper_bwd_key_value_kernel(
     d_products = warpgroup_mma(value, d_out.permute((1, 0)), zeros, use_acc=False)
     lse = lse_ring.index(0).load(score_layout)
     factor = softmax_scale * LOG2_E
-    weights = _weights(
-        products,
-        lse,
-        begin,
-        first_key,
-        num_queries,
-        num_keys,
-        left,
-        right,
-        factor,
-        BLOCK_M,
-        BLOCK_N,
-        WINDOWED,
-        score_layout,
-        True,
-    )
+    weights = _weights(products, lse, begin, first_key, limits, factor, BLOCK_M, BLOCK_N, WINDOWED, score_layout, True)
     d_scores = weights * (d_products - delta_ring.index(0).load(score_layout))
     d_key = gl.zeros([BLOCK_N, HEAD_DIM], gl.float32, sum_layout)
     d_value = gl.zeros([BLOCK_N, HEAD_DIM], gl.float32, sum_layout)
@@ -325,20 +273,11 @@ def _hopper_bwd_key_value_kernel(
             batch,
             head,
             first_key,
-            query_source,
-            d_out_source,
-            lse_source,
-            delta_source,
-            query_ring,
-            d_out_ring,
-            lse_ring,
-            delta_ring,
+            sources,
+            rings,
             arrived,
             num_heads,
-            num_queries,
-            num_keys,
-            left,
-            right,
+            limits,
             factor,
             BLOCK_M,
             BLOCK_N,

@@ -26,10 +26,7 @@ def _weights(
     lse,
     first_key,
     first_query,
-    num_queries,
-    num_keys,
-    left,
-    right,
+    limits,
     factor,
     BLOCK_M: gl.constexpr,
     BLOCK_N: gl.constexpr,
@@ -38,6 +35,7 @@ def _weights(
     MASKED: gl.constexpr,
 ):
     """Recompute the softmax weights of a block from its dot products, ``[BLOCK_M, BLOCK_N]``."""
+    num_queries, num_keys, left, right = limits
     weights = gl.exp2(products * factor - lse[:, None])
     if MASKED:
         position = first_query + (num_keys - num_queries) + gl.arange(0, BLOCK_M, gl.SliceLayout(1, LAYOUT))[:, None]
@@ -61,15 +59,10 @@ def _steps(
     batch,
     head,
     first_query,
-    key_source,
-    value_source,
-    key_ring,
-    value_ring,
+    sources,
+    rings,
     arrived,
-    num_queries,
-    num_keys,
-    left,
-    right,
+    limits,
     factor,
     BLOCK_M: gl.constexpr,
     BLOCK_N: gl.constexpr,
@@ -84,6 +77,7 @@ def _steps(
 
     The order follows that of the forward kernel, for the same reason.
     """
+    key_ring, value_ring = rings
     zeros = gl.zeros([BLOCK_M, BLOCK_N], gl.float32, SCORE_LAYOUT)
     for block in range(first, last):
         slot = block & (STAGES - 1)
@@ -102,10 +96,7 @@ def _steps(
             lse,
             begin + block * BLOCK_N,
             first_query,
-            num_queries,
-            num_keys,
-            left,
-            right,
+            limits,
             factor,
             BLOCK_M,
             BLOCK_N,
@@ -123,10 +114,8 @@ def _steps(
             begin,
             batch,
             head,
-            key_source,
-            value_source,
-            key_ring,
-            value_ring,
+            sources,
+            rings,
             arrived,
             BLOCK_N,
             HEAD_DIM,
@@ -191,6 +180,9 @@ def _hopper_bwd_query_kernel(
     key_ring = gl.allocate_shared_memory(dtype, [STAGES, 1, BLOCK_N, 1, HEAD_DIM], key_source.layout)
     value_ring = gl.allocate_shared_memory(dtype, [STAGES, 1, BLOCK_N, 1, HEAD_DIM], value_source.layout)
     out_tile = gl.allocate_shared_memory(dtype, [1, BLOCK_M, 1, HEAD_DIM], out_source.layout)
+    sources = (key_source, value_source)
+    rings = (key_ring, value_ring)
+    limits = (num_queries, num_keys, left, right)
     arrived = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     ready = gl.allocate_shared_memory(gl.int64, [1], mbarrier.MBarrierLayout())
     for slot in gl.static_range(STAGES):
@@ -201,21 +193,7 @@ def _hopper_bwd_query_kernel(
     tma.async_copy_global_to_shared(d_out_source, [batch, first_query, head, 0], ready, d_out_tile)
     tma.async_copy_global_to_shared(out_source, [batch, first_query, head, 0], ready, out_tile)
     for block in gl.static_range(STAGES):
-        copy_key_value(
-            block,
-            block < total,
-            begin,
-            batch,
-            head,
-            key_source,
-            value_source,
-            key_ring,
-            value_ring,
-            arrived,
-            BLOCK_N,
-            HEAD_DIM,
-            STAGES,
-        )
+        copy_key_value(block, block < total, begin, batch, head, sources, rings, arrived, BLOCK_N, HEAD_DIM, STAGES)
     query = query_tile.reshape([BLOCK_M, HEAD_DIM])
     d_out = d_out_tile.reshape([BLOCK_M, HEAD_DIM])
     mbarrier.wait(ready, 0)
@@ -239,20 +217,7 @@ def _hopper_bwd_query_kernel(
     products = warpgroup_mma(query, key.permute((1, 0)), zeros, use_acc=False)
     d_products = warpgroup_mma(d_out, value.permute((1, 0)), zeros, use_acc=False)
     weights = _weights(
-        products,
-        lse,
-        begin,
-        first_query,
-        num_queries,
-        num_keys,
-        left,
-        right,
-        factor,
-        BLOCK_M,
-        BLOCK_N,
-        WINDOWED,
-        score_layout,
-        True,
+        products, lse, begin, first_query, limits, factor, BLOCK_M, BLOCK_N, WINDOWED, score_layout, True
     )
     d_scores = weights * (d_products - delta[:, None])
     d_query = gl.zeros([BLOCK_M, HEAD_DIM], gl.float32, sum_layout)
@@ -273,15 +238,10 @@ def _hopper_bwd_query_kernel(
             batch,
             head,
             first_query,
-            key_source,
-            value_source,
-            key_ring,
-            value_ring,
+            sources,
+            rings,
             arrived,
-            num_queries,
-            num_keys,
-            left,
-            right,
+            limits,
             factor,
             BLOCK_M,
             BLOCK_N,

@@ -30,10 +30,7 @@ def _softmax_step(
     normaliser,
     first_key,
     first_query,
-    num_queries,
-    num_keys,
-    left,
-    right,
+    limits,
     factor,
     BLOCK_M: gl.constexpr,
     BLOCK_N: gl.constexpr,
@@ -42,6 +39,7 @@ def _softmax_step(
     MASKED: gl.constexpr,
 ):
     """Fold one block of dot products into the running maximum and sum; return its weights and the rescaling too."""
+    num_queries, num_keys, left, right = limits
     if MASKED:
         position = first_query + (num_keys - num_queries) + gl.arange(0, BLOCK_M, gl.SliceLayout(1, LAYOUT))[:, None]
         keys = first_key + gl.arange(0, BLOCK_N, gl.SliceLayout(0, LAYOUT))[None, :]
@@ -66,15 +64,10 @@ def _steps(
     batch,
     head,
     first_query,
-    key_source,
-    value_source,
-    key_ring,
-    value_ring,
+    sources,
+    rings,
     arrived,
-    num_queries,
-    num_keys,
-    left,
-    right,
+    limits,
     factor,
     BLOCK_M: gl.constexpr,
     BLOCK_N: gl.constexpr,
@@ -90,6 +83,7 @@ def _steps(
     A matrix instruction whose operand registers are written while another is in flight makes the assembler serialise
     all of them. So the operand is formed while nothing is in flight, and runs under the next block's softmax.
     """
+    key_ring, value_ring = rings
     zeros = gl.zeros([BLOCK_M, BLOCK_N], gl.float32, SCORE_LAYOUT)
     for block in range(first, last):
         slot = block & (STAGES - 1)
@@ -107,10 +101,7 @@ def _steps(
             normaliser,
             begin + block * BLOCK_N,
             first_query,
-            num_queries,
-            num_keys,
-            left,
-            right,
+            limits,
             factor,
             BLOCK_M,
             BLOCK_N,
@@ -129,10 +120,8 @@ def _steps(
             begin,
             batch,
             head,
-            key_source,
-            value_source,
-            key_ring,
-            value_ring,
+            sources,
+            rings,
             arrived,
             BLOCK_N,
             HEAD_DIM,
@@ -192,6 +181,9 @@ def _hopper_fwd_kernel(
     query_tile = gl.allocate_shared_memory(dtype, [1, BLOCK_M, 1, HEAD_DIM], query_source.layout)
     key_ring = gl.allocate_shared_memory(dtype, [STAGES, 1, BLOCK_N, 1, HEAD_DIM], key_source.layout)
     value_ring = gl.allocate_shared_memory(dtype, [STAGES, 1, BLOCK_N, 1, HEAD_DIM], value_source.layout)
+    sources = (key_source, value_source)
+    rings = (key_ring, value_ring)
+    limits = (num_queries, num_keys, left, right)
     arrived = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     ready = gl.allocate_shared_memory(gl.int64, [1], mbarrier.MBarrierLayout())
     for slot in gl.static_range(STAGES):
@@ -200,21 +192,7 @@ def _hopper_fwd_kernel(
     mbarrier.expect(ready, BLOCK_M * HEAD_DIM * 2)
     tma.async_copy_global_to_shared(query_source, [batch, first_query, head, 0], ready, query_tile)
     for block in gl.static_range(STAGES):
-        copy_key_value(
-            block,
-            block < total,
-            begin,
-            batch,
-            head,
-            key_source,
-            value_source,
-            key_ring,
-            value_ring,
-            arrived,
-            BLOCK_N,
-            HEAD_DIM,
-            STAGES,
-        )
+        copy_key_value(block, block < total, begin, batch, head, sources, rings, arrived, BLOCK_N, HEAD_DIM, STAGES)
     query = query_tile.reshape([BLOCK_M, HEAD_DIM])
     mbarrier.wait(ready, 0)
     if RESIDENT:
@@ -232,10 +210,7 @@ def _hopper_fwd_kernel(
         gl.zeros([BLOCK_M], gl.float32, row_layout),
         begin,
         first_query,
-        num_queries,
-        num_keys,
-        left,
-        right,
+        limits,
         factor,
         BLOCK_M,
         BLOCK_N,
@@ -259,15 +234,10 @@ def _hopper_fwd_kernel(
             batch,
             head,
             first_query,
-            key_source,
-            value_source,
-            key_ring,
-            value_ring,
+            sources,
+            rings,
             arrived,
-            num_queries,
-            num_keys,
-            left,
-            right,
+            limits,
             factor,
             BLOCK_M,
             BLOCK_N,

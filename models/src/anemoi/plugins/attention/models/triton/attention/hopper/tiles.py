@@ -78,16 +78,16 @@ def copy_key_value(
     begin,
     batch,
     head,
-    key_source,
-    value_source,
-    key_ring,
-    value_ring,
+    sources,
+    rings,
     arrived,
     BLOCK_N: gl.constexpr,
     HEAD_DIM: gl.constexpr,
     STAGES: gl.constexpr,
 ):
     """Start the copies of one block of keys and values into its slot of the rings."""
+    key_source, value_source = sources
+    key_ring, value_ring = rings
     slot = block & (STAGES - 1)
     barrier = arrived.index(slot)
     row = begin + block * BLOCK_N
