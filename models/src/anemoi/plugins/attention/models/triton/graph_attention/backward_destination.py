@@ -15,11 +15,10 @@ from .tiles import dot_stored
 from .tiles import dot_summed
 from .tiles import edge_row
 from .tiles import edge_slots
+from .tiles import load_attributes
 from .tiles import load_index
 from .tiles import load_rows
 from .tiles import load_weight
-from .tiles import row_mask
-from .tiles import row_pointers
 from .tiles import store_rows
 from .tiles import tile_rows
 from .tiles import weight_offsets
@@ -49,6 +48,7 @@ def _graph_attention_bwd_destination_kernel(
     key_stride,
     value_stride,
     edges_stride,
+    attributes_stride,
     num_nodes,
     num_edges,
     groups,
@@ -60,7 +60,8 @@ def _graph_attention_bwd_destination_kernel(
     HEADS: tl.constexpr,
     BLOCK_E: tl.constexpr,
     BLOCK_C: tl.constexpr,
-    BLOCK_A: tl.constexpr,
+    PARTS: tl.constexpr,
+    LANES: tl.constexpr,
     SINGLE: tl.constexpr,
     PERMUTED: tl.constexpr,
     FACTORISED: tl.constexpr,
@@ -82,9 +83,9 @@ def _graph_attention_bwd_destination_kernel(
     head_blocks: tl.constexpr = (NUM_HEADS + HEADS - 1) // HEADS
     head_block = tl.program_id(0) % head_blocks
     if FACTORISED:
-        weight = load_weight(weight_ptr, head_block, HEAD_DIM, NUM_ATTRIBUTES, BLOCK_C, BLOCK_A)
-        d_weight = tl.zeros([BLOCK_C, BLOCK_A], tl.float32)
-        d_bias = tl.zeros([NODES * HEADS, BLOCK_C], tl.float32)
+        weight = load_weight(weight_ptr, head_block, HEAD_DIM, NUM_ATTRIBUTES, BLOCK_C, PARTS * LANES)
+        d_weight = tl.zeros([BLOCK_C, PARTS * LANES], tl.float32)
+        d_bias = tl.zeros([NODES, 1, BLOCK_C], tl.float32)
     for group in range(0, groups):
         block = (tl.program_id(0) // head_blocks) * groups + group
         node, head, inside = tile_rows(block, head_block, num_nodes, NUM_HEADS, NODES, HEADS)
@@ -92,41 +93,48 @@ def _graph_attention_bwd_destination_kernel(
         end = load_index(offsets_ptr, node + 1, inside)
         stored_query = load_rows(query_ptr, node, head, inside, query_stride, HEAD_DIM, BLOCK_C)
         stored_d_out = load_rows(d_out_ptr, node, head, inside, d_out_stride, HEAD_DIM, BLOCK_C)
-        query = stored_query.to(tl.float32)[None, :, :]
-        d_out = stored_d_out.to(tl.float32)[None, :, :]
+        query = stored_query.to(tl.float32)  # [rows, 1, C]
+        d_out = stored_d_out.to(tl.float32)
         if FACTORISED:
-            query_projected = dot_stored(stored_query, weight, tl.zeros([NODES, BLOCK_A], tl.float32))
-            d_out_projected = dot_stored(stored_d_out, weight, tl.zeros([NODES, BLOCK_A], tl.float32))
+            query_projected = dot_stored(tl.reshape(stored_query, [NODES, BLOCK_C]), weight)
+            d_out_projected = dot_stored(tl.reshape(stored_d_out, [NODES, BLOCK_C]), weight)
             if D_EDGES:
-                stride = NUM_HEADS * NUM_ATTRIBUTES
-                store_rows(query_projected_ptr, query_projected, node, head, inside, stride, NUM_ATTRIBUTES, BLOCK_A)
-                store_rows(d_out_projected_ptr, d_out_projected, node, head, inside, stride, NUM_ATTRIBUTES, BLOCK_A)
-            attribute_covariance = tl.zeros([NODES * HEADS, BLOCK_A], tl.float32)
-            attribute_sum = tl.zeros([NODES * HEADS, BLOCK_A], tl.float32)
-        key_covariance = tl.zeros([NODES * HEADS, BLOCK_C], tl.float32)
-        key_sum = tl.zeros([NODES * HEADS, BLOCK_C], tl.float32)
-        mean = tl.zeros([NODES * HEADS], tl.float32)
-        normaliser = tl.zeros([NODES * HEADS], tl.float32)
-        maximum = tl.full([NODES * HEADS], LOWEST, tl.float32)
-        scores = tl.zeros([BLOCK_E, NODES * HEADS], tl.float32)
-        d_weights = tl.zeros([BLOCK_E, NODES * HEADS], tl.float32)
-        steps = 1 if SINGLE else tl.cdiv(tl.max(end - start, 0), BLOCK_E)
+                column: tl.constexpr = PARTS * LANES
+                corner = node.to(tl.int64) * (NUM_HEADS * NUM_ATTRIBUTES) + head * NUM_ATTRIBUTES
+                pointers = corner + tl.arange(0, column)[None, :]
+                present = inside & (tl.arange(0, column) < NUM_ATTRIBUTES)[None, :]
+                dtype = query_projected_ptr.dtype.element_ty
+                tl.store(query_projected_ptr + pointers, query_projected.to(dtype), mask=present)
+                tl.store(d_out_projected_ptr + pointers, d_out_projected.to(dtype), mask=present)
+            query_projected = tl.reshape(query_projected, [NODES, 1, PARTS, LANES])
+            d_out_projected = tl.reshape(d_out_projected, [NODES, 1, PARTS, LANES])
+            attribute_covariance = tl.zeros([NODES, 1, PARTS, LANES], tl.float32)
+            attribute_sum = tl.zeros([NODES, 1, PARTS, LANES], tl.float32)
+        key_covariance = tl.zeros([NODES * HEADS, 1, BLOCK_C], tl.float32)
+        key_sum = tl.zeros([NODES * HEADS, 1, BLOCK_C], tl.float32)
+        mean = tl.zeros([NODES * HEADS, 1], tl.float32)
+        normaliser = tl.zeros([NODES * HEADS, 1], tl.float32)
+        maximum = tl.full([NODES * HEADS, 1], LOWEST, tl.float32)
+        scores = tl.zeros([NODES * HEADS, BLOCK_E], tl.float32)
+        d_weights = tl.zeros([NODES * HEADS, BLOCK_E], tl.float32)
+        steps = 1 if SINGLE else tl.cdiv(tl.max(end - start), BLOCK_E)
         position, valid = edge_slots(start, end, 0, BLOCK_E)
         source = load_index(source_ptr, position, valid)
         for step in range(0, steps):
-            key = load_rows(key_ptr, source, head, valid, key_stride, HEAD_DIM, BLOCK_C).to(tl.float32)
-            value = load_rows(value_ptr, source, head, valid, value_stride, HEAD_DIM, BLOCK_C).to(tl.float32)
             row = edge_row(edge_row_ptr, position, valid, PERMUTED)
             if FACTORISED:
-                attributes = load_rows(edges_ptr, row, 0, valid, edges_stride, NUM_ATTRIBUTES, BLOCK_A).to(tl.float32)
-                scores = tl.sum(query * key, 2) + tl.sum(query_projected[None, :, :] * attributes, 2)
-                d_weights = tl.sum(d_out * value, 2) + tl.sum(d_out_projected[None, :, :] * attributes, 2)
+                attributes = load_attributes(edges_ptr, row, valid, attributes_stride, NUM_ATTRIBUTES, PARTS, LANES)
+            key = load_rows(key_ptr, source, head, valid, key_stride, HEAD_DIM, BLOCK_C).to(tl.float32)
+            value = load_rows(value_ptr, source, head, valid, value_stride, HEAD_DIM, BLOCK_C).to(tl.float32)
+            if FACTORISED:
+                scores = tl.sum(query * key, 2) + tl.sum(tl.sum(query_projected * attributes, 3), 2)
+                d_weights = tl.sum(d_out * value, 2) + tl.sum(tl.sum(d_out_projected * attributes, 3), 2)
             else:
                 edge = load_rows(edges_ptr, row, head, valid, edges_stride, HEAD_DIM, BLOCK_C).to(tl.float32)
                 key += edge
                 scores = tl.sum(query * key, 2)
                 d_weights = tl.sum(d_out * (value + edge), 2)
-            scores = tl.where(valid, scores * (scale * LOG2_E), -float("inf"))  # [BLOCK_E, rows]
+            scores = tl.where(valid, scores * (scale * LOG2_E), -float("inf"))  # [rows, BLOCK_E]
             if not SINGLE:
                 # Kept where the final numbers go, for the second run over the edges.
                 offsets = weight_offsets(position, head, num_edges)
@@ -134,34 +142,40 @@ def _graph_attention_bwd_destination_kernel(
                 tl.store(d_scores_ptr + offsets, d_weights, mask=valid)
                 position, valid = edge_slots(start, end, step + 1, BLOCK_E)
                 source = load_index(source_ptr, position, valid)
-            new_maximum = tl.maximum(maximum, tl.max(scores, 0))
-            weights = tl.exp2(scores - new_maximum[None, :])
+            new_maximum = tl.maximum(maximum, tl.max(scores, 1, keep_dims=True))
+            weights = tl.exp2(scores - new_maximum)
             rescale = tl.exp2(maximum - new_maximum)
             before = normaliser * rescale
-            normaliser = before + tl.sum(weights, 0)
-            new_mean = before * mean + tl.sum(weights * d_weights, 0)
+            normaliser = before + tl.sum(weights, 1, keep_dims=True)
+            new_mean = before * mean + tl.sum(weights * d_weights, 1, keep_dims=True)
             new_mean = new_mean / tl.where(normaliser > 0.0, normaliser, 1.0)
-            centred = (weights * (d_weights - new_mean[None, :]))[:, :, None]
-            key_covariance += (mean - new_mean)[:, None] * key_sum
-            key_covariance = key_covariance * rescale[:, None] + tl.sum(centred * key, 0)
-            key_sum = key_sum * rescale[:, None] + tl.sum(weights[:, :, None] * key, 0)
+            shift = mean - new_mean
+            centred = weights * (d_weights - new_mean)
+            if not SINGLE:
+                key_covariance = (key_covariance + shift[:, :, None] * key_sum) * rescale[:, :, None]
+                key_sum = key_sum * rescale[:, :, None] + tl.sum(weights[:, :, None] * key, 1, keep_dims=True)
+            key_covariance += tl.sum(centred[:, :, None] * key, 1, keep_dims=True)
             if FACTORISED:
-                attribute_covariance += (mean - new_mean)[:, None] * attribute_sum
-                attribute_covariance = attribute_covariance * rescale[:, None] + tl.sum(centred * attributes, 0)
-                attribute_sum = attribute_sum * rescale[:, None] + tl.sum(weights[:, :, None] * attributes, 0)
+                attribute_covariance += shift[:, :, None, None] * attribute_sum
+                attribute_covariance *= rescale[:, :, None, None]
+                attribute_covariance += tl.sum(centred[:, :, None, None] * attributes, 1, keep_dims=True)
+                attribute_sum *= rescale[:, :, None, None]
+                attribute_sum += tl.sum(weights[:, :, None, None] * attributes, 1, keep_dims=True)
             mean = new_mean
             maximum = new_maximum
 
-        inverse = 1.0 / tl.where(normaliser > 0.0, normaliser, 1.0)
-        d_query = key_covariance * (scale * inverse)[:, None]
+        occupied = normaliser > 0.0
+        inverse = 1.0 / tl.where(occupied, normaliser, 1.0)
+        d_query = key_covariance * (scale * inverse)[:, :, None]
         if FACTORISED:
-            d_scores_attributes = attribute_covariance * (scale * inverse)[:, None]
-            weights_attributes = attribute_sum * inverse[:, None]
-            zeros = tl.zeros([BLOCK_C, NODES], tl.float32)
-            d_query += tl.trans(dot_summed(weight, tl.trans(d_scores_attributes), zeros))
-            d_weight = dot_summed(tl.trans(stored_query), d_scores_attributes, d_weight)
-            d_weight = dot_summed(tl.trans(stored_d_out), weights_attributes, d_weight)
-            d_bias += tl.where((normaliser > 0.0)[:, None], stored_d_out.to(tl.float32), 0.0)
+            d_scores_attributes = attribute_covariance * (scale * inverse)[:, :, None, None]
+            d_scores_attributes = tl.reshape(d_scores_attributes, [NODES, PARTS * LANES])
+            weights_attributes = tl.reshape(attribute_sum * inverse[:, :, None, None], [NODES, PARTS * LANES])
+            projected = dot_summed(weight, tl.trans(d_scores_attributes), tl.zeros([BLOCK_C, NODES], tl.float32))
+            d_query += tl.reshape(tl.trans(projected), [NODES, 1, BLOCK_C])
+            d_weight = dot_summed(tl.trans(tl.reshape(stored_query, [NODES, BLOCK_C])), d_scores_attributes, d_weight)
+            d_weight = dot_summed(tl.trans(tl.reshape(stored_d_out, [NODES, BLOCK_C])), weights_attributes, d_weight)
+            d_bias += tl.where(occupied[:, :, None], d_out, 0.0)
         store_rows(d_query_ptr, d_query, node, head, inside, NUM_HEADS * HEAD_DIM, HEAD_DIM, BLOCK_C)
 
         if not SINGLE:
@@ -174,8 +188,8 @@ def _graph_attention_bwd_destination_kernel(
                 d_weights = tl.load(d_scores_ptr + offsets, mask=valid, other=0.0)
                 # Threads that hold copies of a number have read it before one of them overwrites it.
                 tl.debug_barrier()
-            weights = tl.exp2(scores - maximum[None, :]) * inverse[None, :]
-            d_scores = weights * (d_weights - mean[None, :]) * scale
+            weights = tl.exp2(scores - maximum) * inverse
+            d_scores = weights * (d_weights - mean) * scale
             tl.store(weights_ptr + offsets, weights, mask=valid)
             tl.store(d_scores_ptr + offsets, d_scores, mask=valid)
             if D_EDGES and not FACTORISED:
@@ -184,8 +198,11 @@ def _graph_attention_bwd_destination_kernel(
                 store_rows(d_edges_ptr, d_edge, row, head, valid, NUM_HEADS * HEAD_DIM, HEAD_DIM, BLOCK_C)
 
     if FACTORISED:
-        share = tl.program_id(0).to(tl.int64) * HEAD_DIM + tl.arange(0, BLOCK_C)
-        present = tl.arange(0, BLOCK_C) < HEAD_DIM
-        pointers = row_pointers(d_weight_ptr, share, 0, NUM_ATTRIBUTES, NUM_ATTRIBUTES, BLOCK_A)
-        tl.store(pointers, d_weight, mask=row_mask(present, NUM_ATTRIBUTES, BLOCK_A))
-        tl.store(d_bias_ptr + share, tl.sum(d_bias, 0), mask=present)
+        channel = tl.arange(0, BLOCK_C)
+        attribute = tl.arange(0, PARTS * LANES)
+        share = tl.program_id(0).to(tl.int64) * HEAD_DIM + channel
+        pointers = d_weight_ptr + (share[:, None] * NUM_ATTRIBUTES + attribute[None, :])
+        present = (channel < HEAD_DIM)[:, None] & (attribute < NUM_ATTRIBUTES)[None, :]
+        tl.store(pointers, d_weight, mask=present)
+        total = tl.sum(tl.reshape(d_bias, [NODES, BLOCK_C]), 0)
+        tl.store(d_bias_ptr + share, total, mask=channel < HEAD_DIM)

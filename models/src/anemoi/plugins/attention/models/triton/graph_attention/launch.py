@@ -26,6 +26,9 @@ from .forward import _graph_attention_fwd_kernel
 _SUM_BLOCK = 256
 _ATTRIBUTE_EDGES = 16
 _MAX_HEADS = 16
+# A thread loads 16 bytes at once; the 16 attributes of the smallest tile go to at most 16 threads.
+_LOAD_BYTES = 16
+_MAX_LANES = 16
 _NO_LIMIT = 2**31 - 1
 
 
@@ -152,6 +155,7 @@ def forward_call(
         "out_ptr": out,
         **_by_destination(graph),
         **_strides(query=query, key=key, value=value, edges=edges.rows),
+        "attributes_stride": edges.rows.stride(0),
         "num_nodes": query.shape[0],
         "scale": options.scale,
     }
@@ -193,6 +197,7 @@ def backward_destination_call(
         "d_bias_ptr": gradients.bias_shares,
         **_by_destination(graph),
         **_strides(d_out=d_out, query=query, key=key, value=value, edges=edges.rows),
+        "attributes_stride": edges.rows.stride(0),
         "num_nodes": query.shape[0],
         "num_edges": edges.rows.shape[0],
         "scale": options.scale,
@@ -352,6 +357,8 @@ def _strides(**tensors: Tensor) -> dict[str, int]:
 def _constants(query: Tensor, edges: Edges, config: configurations.Configuration, single: bool) -> dict[str, Any]:
     num_heads, head_dim = query.shape[1:]
     num_attributes = edges.rows.shape[1] if edges.factorised else 1
+    block_c = configurations.block_size(head_dim)
+    lanes = min(_MAX_LANES, block_c * query.itemsize // _LOAD_BYTES)
     return {
         "NUM_HEADS": num_heads,
         "HEAD_DIM": head_dim,
@@ -359,8 +366,9 @@ def _constants(query: Tensor, edges: Edges, config: configurations.Configuration
         "NODES": config.nodes,
         "HEADS": config.heads,
         "BLOCK_E": config.block_e,
-        "BLOCK_C": configurations.block_size(head_dim),
-        "BLOCK_A": configurations.block_size(num_attributes),
+        "BLOCK_C": block_c,
+        "PARTS": configurations.block_size(num_attributes) // lanes,
+        "LANES": lanes,
         "SINGLE": single,
     }
 

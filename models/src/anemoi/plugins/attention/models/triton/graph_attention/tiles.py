@@ -12,7 +12,7 @@ LOG2_E = tl.constexpr(1.4426950408889634)
 # Below every score, yet finite: a node without edges then leaves exp2(-inf - LOWEST) = 0 and no NaN.
 LOWEST = tl.constexpr(-1.0e38)
 
-RUN_TIME = ["num_nodes", "num_edges", "groups", "split_above"]
+RUN_TIME = ["attributes_stride", "num_nodes", "num_edges", "groups", "split_above"]
 """Integers that must not cause a compilation when they change."""
 
 
@@ -20,9 +20,11 @@ RUN_TIME = ["num_nodes", "num_edges", "groups", "split_above"]
 def tile_rows(block, head_block, num_nodes, NUM_HEADS: tl.constexpr, NODES: tl.constexpr, HEADS: tl.constexpr):
     """Name the rows of a tile: ``NODES`` consecutive nodes times ``HEADS`` heads.
 
-    Returns node, head and whether the row exists, all ``[NODES * HEADS]``.
+    Returns node, head and whether the row exists, all ``[rows, 1]``. Numbers of a row keep the shape ``[rows, 1]`` and
+    its vectors ``[rows, 1, C]`` throughout the kernels: next to gathered tiles ``[rows, BLOCK_E, C]``, the compiler then
+    leaves every element with the same thread.
     """
-    index = tl.arange(0, NODES * HEADS)
+    index = tl.arange(0, NODES * HEADS)[:, None]
     node = block * NODES + index // HEADS
     head = head_block * HEADS + index % HEADS
     return node, head, (node < num_nodes) & (head < NUM_HEADS)
@@ -61,9 +63,9 @@ def store_rows(base_ptr, rows, row, head, inside, stride, WIDTH: tl.constexpr, B
 
 @triton.jit
 def edge_slots(start, end, step, BLOCK_E: tl.constexpr):
-    """Positions of the edges of step ``step`` of every row, and whether they exist: ``[BLOCK_E, rows]``."""
-    position = start[None, :] + (step * BLOCK_E + tl.arange(0, BLOCK_E))[:, None]
-    return position, position < end[None, :]
+    """Positions of the edges of step ``step`` of every row, and whether they exist: ``[rows, BLOCK_E]``."""
+    position = start + (step * BLOCK_E + tl.arange(0, BLOCK_E))[None, :]
+    return position, position < end
 
 
 @triton.jit
@@ -84,7 +86,22 @@ def edge_row(edge_row_ptr, position, inside, PERMUTED: tl.constexpr):
 @triton.jit
 def weight_offsets(position, head, num_edges):
     """Where the weight of an edge and a head lies in ``[H, M]``."""
-    return head.to(tl.int64)[None, :] * num_edges + position
+    return head.to(tl.int64) * num_edges + position
+
+
+@triton.jit
+def load_attributes(
+    base_ptr, row, inside, attributes_stride, WIDTH: tl.constexpr, PARTS: tl.constexpr, LANES: tl.constexpr
+):
+    """Load attributes as ``[rows, BLOCK_E, PARTS, LANES]`` in fp32.
+
+    With as many lanes as a row of channels has threads, attributes lie where the weights of their edges are. For the
+    same reason ``attributes_stride`` may not be specialised: wider loads would spread them over fewer threads.
+    """
+    column = tl.arange(0, PARTS)[:, None] * LANES + tl.arange(0, LANES)[None, :]
+    corner = row.to(tl.int64) * attributes_stride
+    pointers = base_ptr + (corner[:, :, None, None] + column)
+    return tl.load(pointers, mask=inside[:, :, None, None] & (column < WIDTH), other=0.0).to(tl.float32)
 
 
 @triton.jit
@@ -105,9 +122,9 @@ def load_weight(
 
 
 @triton.jit
-def dot_stored(a, b, accumulator):
+def dot_stored(a, b):
     """Multiply two matrices of stored numbers into fp32, without rounding them."""
-    return tl.dot(a, b, accumulator, input_precision="ieee")
+    return tl.dot(a, b, input_precision="ieee")
 
 
 @triton.jit
