@@ -98,5 +98,7 @@ def _runner_of_task(config: RunConfiguration) -> str:
 
 
 def _invalid(spec: object, problem: str, advice: str) -> InvalidRunnerOptions:
-    allowed = ", ".join(name for name in runner_registry.registered if name not in (OWN_NAME, "parallel"))
+    # `simple` is the host's low-level interface: it takes no run configuration.
+    excluded = (OWN_NAME, "parallel", "simple")
+    allowed = ", ".join(name for name in runner_registry.registered if name not in excluded)
     return InvalidRunnerOptions(f"base_runner={spec!r}: {problem}. Allowed: {allowed}. {advice}")

@@ -115,11 +115,18 @@ def _summary(reports: list[LayerReport], sources: dict[str, str], device_type: s
         return "none, the model has no attention layer"
     parts = []
     for (kind, backend, previous), count in groups.items():
-        says = "" if _canonical(previous, kind) == backend else f", {CHECKPOINT} says {previous}"
         how = backends(kind)[backend].available(device_type)[1]
         layers = "1 layer" if count == 1 else f"{count} layers"
-        parts.append(f"{kind}={backend} ({how}) in {layers}, from {sources.get(kind, CHECKPOINT)}{says}")
+        why = _reason(kind, backend, previous, sources.get(kind))
+        parts.append(f"{kind}={backend} ({how}) in {layers}, {why}")
     return "; ".join(parts)
+
+
+def _reason(kind: str, backend: str, previous: str, source: str | None) -> str:
+    same = _canonical(previous, kind) == backend
+    if source is None:
+        return f"from {CHECKPOINT}" if same else f"as {CHECKPOINT}'s {previous} cannot run here"
+    return f"from {source}" if same else f"from {source}, {CHECKPOINT} says {previous}"
 
 
 def _canonical(name: str, kind: str) -> str:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 
 from .options import AttentionOptions
+from anemoi.plugins.attention.models import BackendUnavailable
 from anemoi.plugins.attention.models.attention_backends import canonical_name
 from anemoi.plugins.attention.models.attention_backends import require_available
 from anemoi.plugins.attention.models.environment import VARIABLES
@@ -58,7 +59,10 @@ def choose_backends(options: AttentionOptions, device_type: str) -> tuple[Choice
     warn_of_misspelt_variables()
     choices = [choice for choice in (_choose(kind, options) for kind in VARIABLES) if choice is not None]
     for choice in choices:
-        require_available(choice.backend, choice.kind, device_type)
+        try:
+            require_available(choice.backend, choice.kind, device_type)
+        except BackendUnavailable as error:
+            raise BackendUnavailable(f"{choice.source}={choice.backend}: {error}") from None
     return tuple(choices)
 
 

@@ -1,0 +1,156 @@
+# (C) Copyright 2026 Anemoi contributors.
+#
+# This software is licensed under the terms of the Apache Licence Version 2.0
+# which can be obtained at http://www.apache.org/licenses/LICENSE-2.0.
+
+"""The runner `attention` on top of other runners, and `parallel` on top of it."""
+
+from collections.abc import Callable
+from collections.abc import Iterator
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from anemoi.inference.runner import Runner
+from anemoi.inference.runners import runner_registry
+from anemoi.inference.runners.default import DefaultRunner
+from anemoi.inference.runners.parallel import ParallelRunnerMixin
+
+from anemoi.plugins.attention.inference.options import InvalidRunnerOptions
+from anemoi.plugins.attention.inference.runner import AttentionRunner
+from anemoi.plugins.attention.models.environment import VARIABLES
+from anemoi.plugins.attention.models.integration import attention_layers
+
+TRITON, SDPA = "triton_attention", "scaled_dot_product_attention"
+VARIABLE = VARIABLES["transformer"]
+MakeRunner = Callable[..., Runner]
+
+
+class RebuildingRunner(DefaultRunner):
+    """Like the host's `external_graph`: an option of its own, and a model whose layers are set up anew."""
+
+    def __init__(self, config: Any, graph: str) -> None:
+        super().__init__(config)
+        self.graph = graph
+
+    @cached_property
+    def model(self) -> torch.nn.Module:
+        model = super().model
+        for _, kind, layer in attention_layers(model):
+            if kind == "transformer":
+                layer.attention_implementation = TRITON
+                layer.set_attention_function()
+        return model
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _registered() -> None:
+    runner_registry.register("rebuilding", RebuildingRunner)
+
+
+def transformer_backends_of(runner: Runner) -> set[str]:
+    found = {layer.attention.backend for _, kind, layer in attention_layers(runner.model) if kind == "transformer"}
+    assert found
+    return found
+
+
+@pytest.mark.parametrize("base", ["auto", "forecaster", None])
+def test_named_base(make_runner: MakeRunner, base: str | None) -> None:
+    runner = make_runner(runner={"attention": {"transformer": SDPA, "base_runner": base}})
+    assert isinstance(runner, AttentionRunner)
+    assert isinstance(runner, DefaultRunner)
+    assert transformer_backends_of(runner) == {SDPA}
+
+
+@pytest.mark.parametrize("options", [{"graph": "g.pt"}, ["g.pt"], "g.pt"], ids=str)
+def test_base_with_options_that_rebuilds_its_model(make_runner: MakeRunner, options: Any) -> None:
+    runner = make_runner(runner={"attention": {"transformer": SDPA, "base_runner": {"rebuilding": options}}})
+    assert isinstance(runner, RebuildingRunner)
+    assert runner.graph == "g.pt"
+    assert transformer_backends_of(runner) == {SDPA}
+    assert runner.model.runner is runner
+
+
+def test_typed_base(make_runner: MakeRunner) -> None:
+    runner = make_runner(runner={"attention": {"base_runner": {"_type": "rebuilding", "graph": "g.pt"}}})
+    assert isinstance(runner, RebuildingRunner)
+    assert runner.graph == "g.pt"
+
+
+def test_environment_reaches_a_runner_that_rebuilds_its_model(
+    make_runner: MakeRunner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(VARIABLE, SDPA)
+    assert transformer_backends_of(make_runner(runner={"rebuilding": {"graph": "g.pt"}})) == {SDPA}
+
+
+def test_base_without_attention_layers(make_runner: MakeRunner, caplog: pytest.LogCaptureFixture) -> None:
+    make_runner(runner={"attention": {"transformer": SDPA, "base_runner": "no-model"}}).model  # noqa: B018
+    assert f"runner.attention.transformer={SDPA} has no effect" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("options", "parts"),
+    [
+        ({"transfomer": SDPA}, ["'transfomer'", "Allowed: transformer, graph_transformer, base_runner."]),
+        ({"transformer": 3}, ["runner.attention.transformer", "got 3 (int)", "Allowed: a string"]),
+        ({"graph_transformer": {"pyg": {}}}, ["runner.attention.graph_transformer", "(dict)"]),
+        (SDPA, [f"got '{SDPA}'", "Allowed: transformer", f"{{transformer: {SDPA}}}"]),
+        ({"base_runner": "attention"}, ["can't be its own base", "Allowed: auto, "]),
+        ({"base_runner": {"attention": {"transformer": SDPA}}}, ["can't be its own base"]),
+        ({"base_runner": "parallel"}, ["'runner: {parallel: {base_runner: attention}}'"]),
+        ({"base_runner": "forcaster"}, ["no runner 'forcaster'", "forecaster"]),
+        ({"base_runner": 3}, ["base_runner=3", "neither a name nor"]),
+        ({"base_runner": {"forecaster": {}, "simple": {}}}, ["neither a name nor"]),
+    ],
+    ids=str,
+)
+def test_wrong_options(make_runner: MakeRunner, tmp_path: Path, options: Any, parts: list[str]) -> None:
+    with pytest.raises(InvalidRunnerOptions) as raised:
+        make_runner(runner={"attention": options}, output={"netcdf": str(tmp_path / "new" / "forecast.nc")})
+    assert all(part in str(raised.value) for part in parts), raised.value
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.fixture
+def _one_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Be the only process of a group, which the host finds by torchrun's variables."""
+    for name, value in {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("MASTER_ADDR", "localhost")
+    monkeypatch.setenv("MASTER_PORT", "29517")
+    # It would rename the loggers of the whole test session.
+    monkeypatch.setattr("anemoi.inference.runners.parallel.enable_logging_name", lambda name: None)
+    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    yield
+    torch.distributed.destroy_process_group()
+
+
+@pytest.mark.usefixtures("_one_process")
+def test_parallel_on_top(make_runner: MakeRunner) -> None:
+    options = {
+        "base_runner": "attention",
+        "cluster": "distributed",
+        "transformer": SDPA,
+    }
+    runner = make_runner(runner={"parallel": options})
+    assert isinstance(runner, ParallelRunnerMixin)
+    assert isinstance(runner, AttentionRunner)
+    assert isinstance(runner, DefaultRunner)
+    assert transformer_backends_of(runner) == {SDPA}
+
+
+@pytest.mark.usefixtures("_one_process")
+def test_parallel_names_its_own_key(make_runner: MakeRunner) -> None:
+    with pytest.raises(InvalidRunnerOptions, match=r"^runner\.parallel has no option 'transfomer'"):
+        make_runner(runner={"parallel": {"base_runner": "attention", "cluster": "distributed", "transfomer": SDPA}})
+
+
+@pytest.mark.usefixtures("_one_process")
+def test_parallel_with_the_environment(make_runner: MakeRunner, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, SDPA)
+    runner = make_runner(runner={"parallel": {"cluster": "distributed"}})
+    assert isinstance(runner, ParallelRunnerMixin)
+    assert transformer_backends_of(runner) == {SDPA}
