@@ -108,7 +108,7 @@ def prepare(shape: tuple, direction: str, text: str, dtype_name: str) -> tuple:
 
 
 def parse_candidate(text: str) -> configurations.Configuration:
-    """Read ``128x64w8s3``; a trailing ``p`` loads through pointers, ``r128`` limits registers, ``k`` keeps rows in them."""
+    """Read ``128x64w8s3`` and what may follow: ``p`` for pointers, ``r128`` limits registers, ``k`` is resident."""
     match = re.fullmatch(r"(\d+)x(\d+)w(\d+)s(\d+)(p?)(?:r(\d+))?(k?)", text)
     if match is None:
         raise ValueError(

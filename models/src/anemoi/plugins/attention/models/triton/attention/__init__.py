@@ -5,9 +5,9 @@
 
 """Fused attention in Triton: forward, backward, and the operator around them.
 
-``tiles`` holds what the kernels share, ``forward`` and ``backward_*`` the kernels, ``configurations`` the tile sizes of
-each architecture, ``launch`` the way from tensors to launches, ``op`` the torch operator,
-``dropout`` the mask of its dropout.
+``tiles`` holds what the kernels share, ``forward`` and ``backward_*`` the portable kernels, ``hopper`` those that are
+faster on an H100 or H200, ``configurations`` the tile sizes of each architecture, ``calls`` and ``launch`` the way from
+tensors to launches, ``dropout`` the mask of the dropout, ``op`` the torch operator.
 """
 
 from .dropout import dropout_mask
