@@ -40,7 +40,7 @@ FIRST_DATE = datetime(1996, 1, 17, 12)
 NUM_DATES = 10
 LEAD_TIME = "24h"
 SCORED_LEADS = (6, 12, 24)
-# In the middle of the dates, chosen before any score was seen.
+# In the middle of the dates and of the leads.
 PLOTTED_DATE = np.datetime64("1996-01-18T12:00:00")
 PLOTTED_LEAD = 12
 
