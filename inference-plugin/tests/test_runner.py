@@ -5,14 +5,21 @@
 
 """The runner `attention` on top of other runners, and `parallel` on top of it."""
 
+import os
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import Callable
 from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+import yaml
 from anemoi.inference.runner import Runner
 from anemoi.inference.runners import runner_registry
 from anemoi.inference.runners.default import DefaultRunner
@@ -154,3 +161,43 @@ def test_parallel_with_the_environment(make_runner: MakeRunner, monkeypatch: pyt
     runner = make_runner(runner={"parallel": {"cluster": "distributed"}})
     assert isinstance(runner, ParallelRunnerMixin)
     assert transformer_backends_of(runner) == {SDPA}
+
+
+@pytest.mark.distributed
+def test_parallel_forecast_of_two_processes(
+    run_configuration: Callable[..., dict[str, Any]],
+    forecast: Callable[..., dict[str, np.ndarray]],
+    read_forecast: Callable[[Path], dict[str, np.ndarray]],
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "parallel.nc"
+    cluster = {"manual": {"world_size": 2, "port": 29518}}
+    runner = {"parallel": {"base_runner": "attention", "transformer": SDPA, "cluster": cluster}}
+    (tmp_path / "run.yaml").write_text(yaml.safe_dump(run_configuration(output={"netcdf": str(path)}, runner=runner)))
+    command = [str(Path(sys.executable).parent / "anemoi-inference"), "run", "run.yaml"]
+    with (tmp_path / "log").open("w") as log:
+        process = subprocess.Popen(command, cwd=tmp_path, stdout=log, stderr=subprocess.STDOUT, start_new_session=True)
+    try:
+        # The host finishes the forecast on CPUs, and then hangs at exit (D15): wait for the file.
+        deadline = time.monotonic() + 120
+        while not path.exists() and process.poll() is None and time.monotonic() < deadline:
+            time.sleep(1)
+        result = _read_once_closed(path, read_forecast, deadline)
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    assert result is not None, (tmp_path / "log").read_text()[-4000:]
+    for name, values in forecast(runner={"attention": {"transformer": TRITON}}).items():
+        assert np.abs(values - result[name]).max() <= 1e-5 * np.abs(values).max(), name
+
+
+def _read_once_closed(path: Path, read: Callable[[Path], dict[str, np.ndarray]], deadline: float) -> Any:
+    while time.monotonic() < deadline:
+        try:
+            fields = read(path)
+        except (OSError, KeyError):
+            fields = {}
+        if fields and all(np.isfinite(values).all() and len(values) == 2 for values in fields.values()):
+            return fields
+        time.sleep(1)
+    return None
