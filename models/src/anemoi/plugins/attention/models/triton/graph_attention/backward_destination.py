@@ -39,7 +39,6 @@ def _graph_attention_bwd_destination_kernel(
     query_projected_ptr,
     d_out_projected_ptr,
     d_weight_ptr,
-    d_bias_ptr,
     offsets_ptr,
     source_ptr,
     edge_row_ptr,
@@ -62,6 +61,7 @@ def _graph_attention_bwd_destination_kernel(
     BLOCK_C: tl.constexpr,
     PARTS: tl.constexpr,
     LANES: tl.constexpr,
+    STAGES: tl.constexpr,
     SINGLE: tl.constexpr,
     PERMUTED: tl.constexpr,
     FACTORISED: tl.constexpr,
@@ -70,8 +70,8 @@ def _graph_attention_bwd_destination_kernel(
     """Compute what belongs to ``groups`` tiles of ``NODES`` consecutive destinations and ``HEADS`` heads.
 
     Written are ``d_query``, the softmax ``weights`` and the gradients ``d_scores`` (times the scale) as ``[H, M]`` in
-    fp32, and ``d_edges`` if ``D_EDGES``; when ``FACTORISED`` also this program's share ``[P, H, C, A]`` of
-    ``d_weight`` and ``[P, H, C]`` of ``d_bias``, and, if ``D_EDGES``, the products of query and d_out with the weight,
+    fp32, and ``d_edges`` if ``D_EDGES``; when ``FACTORISED`` also this program's share ``[P, H, C, A + 1]`` of
+    ``d_weight`` and, in the last column, ``d_bias``, and, if ``D_EDGES``, the products of query and d_out with the weight,
     of which the pass by edge makes the attributes' gradient.
 
     Keys, values and edges are gathered once. The softmax is computed anew rather than from a stored normaliser:
@@ -85,7 +85,7 @@ def _graph_attention_bwd_destination_kernel(
     if FACTORISED:
         weight = load_weight(weight_ptr, head_block, HEAD_DIM, NUM_ATTRIBUTES, BLOCK_C, PARTS * LANES)
         d_weight = tl.zeros([BLOCK_C, PARTS * LANES], tl.float32)
-        d_bias = tl.zeros([NODES, 1, BLOCK_C], tl.float32)
+        attribute = tl.arange(0, PARTS * LANES)
     for group in range(0, groups):
         block = (tl.program_id(0) // head_blocks) * groups + group
         node, head, inside = tile_rows(block, head_block, num_nodes, NUM_HEADS, NODES, HEADS)
@@ -99,10 +99,8 @@ def _graph_attention_bwd_destination_kernel(
             query_projected = dot_stored(tl.reshape(stored_query, [NODES, BLOCK_C]), weight)
             d_out_projected = dot_stored(tl.reshape(stored_d_out, [NODES, BLOCK_C]), weight)
             if D_EDGES:
-                column: tl.constexpr = PARTS * LANES
-                corner = node.to(tl.int64) * (NUM_HEADS * NUM_ATTRIBUTES) + head * NUM_ATTRIBUTES
-                pointers = corner + tl.arange(0, column)[None, :]
-                present = inside & (tl.arange(0, column) < NUM_ATTRIBUTES)[None, :]
+                pointers = (node.to(tl.int64) * NUM_HEADS + head) * NUM_ATTRIBUTES + attribute[None, :]
+                present = inside & (attribute < NUM_ATTRIBUTES)[None, :]
                 dtype = query_projected_ptr.dtype.element_ty
                 tl.store(query_projected_ptr + pointers, query_projected.to(dtype), mask=present)
                 tl.store(d_out_projected_ptr + pointers, d_out_projected.to(dtype), mask=present)
@@ -118,9 +116,9 @@ def _graph_attention_bwd_destination_kernel(
         scores = tl.zeros([NODES * HEADS, BLOCK_E], tl.float32)
         d_weights = tl.zeros([NODES * HEADS, BLOCK_E], tl.float32)
         steps = 1 if SINGLE else tl.cdiv(tl.max(end - start), BLOCK_E)
-        position, valid = edge_slots(start, end, 0, BLOCK_E)
-        source = load_index(source_ptr, position, valid)
-        for step in range(0, steps):
+        for step in tl.range(0, steps, num_stages=STAGES):
+            position, valid = edge_slots(start, end, step, BLOCK_E)
+            source = load_index(source_ptr, position, valid)
             row = edge_row(edge_row_ptr, position, valid, PERMUTED)
             if FACTORISED:
                 attributes = load_attributes(edges_ptr, row, valid, attributes_stride, NUM_ATTRIBUTES, PARTS, LANES)
@@ -140,8 +138,6 @@ def _graph_attention_bwd_destination_kernel(
                 offsets = weight_offsets(position, head, num_edges)
                 tl.store(weights_ptr + offsets, scores, mask=valid)
                 tl.store(d_scores_ptr + offsets, d_weights, mask=valid)
-                position, valid = edge_slots(start, end, step + 1, BLOCK_E)
-                source = load_index(source_ptr, position, valid)
             new_maximum = tl.maximum(maximum, tl.max(scores, 1, keep_dims=True))
             weights = tl.exp2(scores - new_maximum)
             rescale = tl.exp2(maximum - new_maximum)
@@ -171,11 +167,13 @@ def _graph_attention_bwd_destination_kernel(
             d_scores_attributes = attribute_covariance * (scale * inverse)[:, :, None, None]
             d_scores_attributes = tl.reshape(d_scores_attributes, [NODES, PARTS * LANES])
             weights_attributes = tl.reshape(attribute_sum * inverse[:, :, None, None], [NODES, PARTS * LANES])
+            # The bias is the weight of one attribute more, which is 1 at every edge.
+            one = (attribute == NUM_ATTRIBUTES)[None, :] & occupied
+            weights_attributes = tl.where(one, 1.0, weights_attributes)
             projected = dot_summed(weight, tl.trans(d_scores_attributes), tl.zeros([BLOCK_C, NODES], tl.float32))
             d_query += tl.reshape(tl.trans(projected), [NODES, 1, BLOCK_C])
             d_weight = dot_summed(tl.trans(tl.reshape(stored_query, [NODES, BLOCK_C])), d_scores_attributes, d_weight)
             d_weight = dot_summed(tl.trans(tl.reshape(stored_d_out, [NODES, BLOCK_C])), weights_attributes, d_weight)
-            d_bias += tl.where(occupied[:, :, None], d_out, 0.0)
         store_rows(d_query_ptr, d_query, node, head, inside, NUM_HEADS * HEAD_DIM, HEAD_DIM, BLOCK_C)
 
         if not SINGLE:
@@ -198,11 +196,7 @@ def _graph_attention_bwd_destination_kernel(
                 store_rows(d_edges_ptr, d_edge, row, head, valid, NUM_HEADS * HEAD_DIM, HEAD_DIM, BLOCK_C)
 
     if FACTORISED:
-        channel = tl.arange(0, BLOCK_C)
-        attribute = tl.arange(0, PARTS * LANES)
-        share = tl.program_id(0).to(tl.int64) * HEAD_DIM + channel
-        pointers = d_weight_ptr + (share[:, None] * NUM_ATTRIBUTES + attribute[None, :])
-        present = (channel < HEAD_DIM)[:, None] & (attribute < NUM_ATTRIBUTES)[None, :]
+        share = tl.program_id(0).to(tl.int64) * HEAD_DIM + tl.arange(0, BLOCK_C)
+        pointers = d_weight_ptr + (share[:, None] * (NUM_ATTRIBUTES + 1) + attribute[None, :])
+        present = (tl.arange(0, BLOCK_C) < HEAD_DIM)[:, None] & (attribute <= NUM_ATTRIBUTES)[None, :]
         tl.store(pointers, d_weight, mask=present)
-        total = tl.sum(tl.reshape(d_bias, [NODES, BLOCK_C]), 0)
-        tl.store(d_bias_ptr + share, total, mask=channel < HEAD_DIM)

@@ -41,6 +41,7 @@ def _graph_attention_bwd_source_kernel(
     HEADS: tl.constexpr,
     BLOCK_E: tl.constexpr,
     BLOCK_C: tl.constexpr,
+    STAGES: tl.constexpr,
     SINGLE: tl.constexpr,
 ):
     """Sum ``d_scores x query`` and ``weights x d_out`` over the edges of ``groups`` tiles of sources, in fp32.
@@ -61,19 +62,15 @@ def _graph_attention_bwd_source_kernel(
         d_key = tl.zeros([NODES * HEADS, 1, BLOCK_C], tl.float32)
         d_value = tl.zeros([NODES * HEADS, 1, BLOCK_C], tl.float32)
         steps = 1 if SINGLE else tl.cdiv(tl.max(end - begin), BLOCK_E)
-        position, valid = edge_slots(begin, end, 0, BLOCK_E)
-        edge = load_index(edge_ptr, position, valid)
-        destination = load_index(destination_ptr, position, valid)
-        for step in range(0, steps):
+        for step in tl.range(0, steps, num_stages=STAGES):
+            position, valid = edge_slots(begin, end, step, BLOCK_E)
+            edge = load_index(edge_ptr, position, valid)
+            destination = load_index(destination_ptr, position, valid)
             offsets = weight_offsets(edge, head, num_edges)
             weights = tl.load(weights_ptr + offsets, mask=valid, other=0.0)
             d_scores = tl.load(d_scores_ptr + offsets, mask=valid, other=0.0)
             query = load_rows(query_ptr, destination, head, valid, query_stride, HEAD_DIM, BLOCK_C)
             d_out = load_rows(d_out_ptr, destination, head, valid, d_out_stride, HEAD_DIM, BLOCK_C)
-            if not SINGLE:
-                position, valid = edge_slots(begin, end, step + 1, BLOCK_E)
-                edge = load_index(edge_ptr, position, valid)
-                destination = load_index(destination_ptr, position, valid)
             d_key += tl.sum(d_scores[:, :, None] * query.to(tl.float32), 1, keep_dims=True)
             d_value += tl.sum(weights[:, :, None] * d_out.to(tl.float32), 1, keep_dims=True)
         store_rows(d_key_ptr, d_key, node, head, inside, NUM_HEADS * HEAD_DIM, HEAD_DIM, BLOCK_C)

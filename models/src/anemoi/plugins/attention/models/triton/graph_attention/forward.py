@@ -52,6 +52,7 @@ def _graph_attention_fwd_kernel(
     BLOCK_C: tl.constexpr,
     PARTS: tl.constexpr,
     LANES: tl.constexpr,
+    STAGES: tl.constexpr,
     SINGLE: tl.constexpr,
     PERMUTED: tl.constexpr,
     FACTORISED: tl.constexpr,
@@ -85,9 +86,9 @@ def _graph_attention_fwd_kernel(
         normaliser = tl.zeros([NODES * HEADS, 1], tl.float32)
         maximum = tl.full([NODES * HEADS, 1], LOWEST, tl.float32)
         steps = 1 if SINGLE else tl.cdiv(tl.max(end - start), BLOCK_E)
-        position, valid = edge_slots(start, end, 0, BLOCK_E)
-        source = load_index(source_ptr, position, valid)
-        for step in range(0, steps):
+        for step in tl.range(0, steps, num_stages=STAGES):
+            position, valid = edge_slots(start, end, step, BLOCK_E)
+            source = load_index(source_ptr, position, valid)
             row = edge_row(edge_row_ptr, position, valid, PERMUTED)
             if FACTORISED:
                 attributes = load_attributes(edges_ptr, row, valid, attributes_stride, NUM_ATTRIBUTES, PARTS, LANES)
@@ -102,10 +103,6 @@ def _graph_attention_fwd_kernel(
                 scores = tl.sum(query * (key.to(tl.float32) + edge), 2)
                 value = value.to(tl.float32) + edge
             scores = tl.where(valid, scores * (scale * LOG2_E), -float("inf"))  # [rows, BLOCK_E]
-            if not SINGLE:
-                # The next numbers are on their way while this step is computed.
-                position, valid = edge_slots(start, end, step + 1, BLOCK_E)
-                source = load_index(source_ptr, position, valid)
             new_maximum = tl.maximum(maximum, tl.max(scores, 1, keep_dims=True))
             weights = tl.exp2(scores - new_maximum)
             rescale = tl.exp2(maximum - new_maximum)

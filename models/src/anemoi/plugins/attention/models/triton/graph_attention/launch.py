@@ -99,8 +99,8 @@ class Gradients(NamedTuple):
         ``[H, M]``, fp32.
     projected : pair of Tensor or None
         ``[N_dst, H, A]`` each, if the gradient of attributes is wanted.
-    weight_shares, bias_shares : Tensor or None
-        ``[P, H, C, A]`` and ``[P, H, C]``, fp32, for attributes.
+    weight_shares : Tensor or None
+        ``[P, H, C, A + 1]``, fp32, for attributes; the last column is the bias.
     """
 
     query: Tensor
@@ -109,7 +109,6 @@ class Gradients(NamedTuple):
     scores: Tensor
     projected: tuple[Tensor, Tensor] | None = None
     weight_shares: Tensor | None = None
-    bias_shares: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -194,7 +193,6 @@ def backward_destination_call(
         "query_projected_ptr": projected[0],
         "d_out_projected_ptr": projected[1],
         "d_weight_ptr": gradients.weight_shares,
-        "d_bias_ptr": gradients.bias_shares,
         **_by_destination(graph),
         **_strides(d_out=d_out, query=query, key=key, value=value, edges=edges.rows),
         "attributes_stride": edges.rows.stride(0),
@@ -304,6 +302,7 @@ def _source_call(
         "HEADS": config.heads,
         "BLOCK_E": config.block_e,
         "BLOCK_C": configurations.block_size(head_dim),
+        "STAGES": 1 if single else config.num_stages,
         "SINGLE": single,
     }
     groups = _groups(d_key, config, single)
@@ -367,8 +366,9 @@ def _constants(query: Tensor, edges: Edges, config: configurations.Configuration
         "HEADS": config.heads,
         "BLOCK_E": config.block_e,
         "BLOCK_C": block_c,
-        "PARTS": configurations.block_size(num_attributes) // lanes,
+        "PARTS": configurations.block_size(num_attributes + 1) // lanes,
         "LANES": lanes,
+        "STAGES": 1 if single else config.num_stages,
         "SINGLE": single,
     }
 
@@ -382,5 +382,5 @@ def _call(
 ) -> Call:
     head_blocks = -(-constants["NUM_HEADS"] // config.heads)
     grid = _programs(arguments["num_nodes"], config, groups) * head_blocks
-    options = {"num_warps": config.num_warps, "num_stages": config.num_stages}
+    options = {"num_warps": config.num_warps, "num_stages": 1}
     return Call(kernel, grid, {**arguments, "groups": groups}, constants, options)

@@ -250,18 +250,17 @@ def _factorised_backward(
         dtype = query.dtype if query.dtype == torch.bfloat16 else torch.float32
         shape = (nodes, heads, edge_attr.shape[1])
         projected = (query.new_empty(shape, dtype=dtype), query.new_empty(shape, dtype=dtype))
-    shares = (launch.num_shares(query, edges, options), heads, head_dim)
-    weight_shares = query.new_empty((*shares, edge_attr.shape[1]), dtype=torch.float32)
-    bias_shares = query.new_empty(shares, dtype=torch.float32)
-    gradients = launch.Gradients(d_query, None, *_weights(query, edge_attr), projected, weight_shares, bias_shares)
+    shape = (launch.num_shares(query, edges, options), heads, head_dim, edge_attr.shape[1] + 1)
+    shares = query.new_empty(shape, dtype=torch.float32)
+    gradients = launch.Gradients(d_query, None, *_weights(query, edge_attr), projected, shares)
     named = launch.Graph(*graph)
     _run_backward(d_out, query, key, value, edge_attr, weight, gradients, d_key, d_value, named, options)
     d_attr = _no_gradient(edge_attr)
     if needs_attr:
         d_attr = _rows_like(edge_attr)
         launch.backward_attributes_call(gradients, d_attr, named).launch(query.device)
-    d_weight = weight_shares.sum(0).view(weight.shape).to(weight.dtype)
-    return d_query, d_key, d_value, d_attr, d_weight, bias_shares.sum(0).view(-1).to(weight.dtype)
+    d_weight = shares.sum(0).view(weight.shape[0], -1).to(weight.dtype)
+    return d_query, d_key, d_value, d_attr, d_weight[:, :-1].contiguous(), d_weight[:, -1].contiguous()
 
 
 @_factorised_backward.register_fake
