@@ -141,6 +141,27 @@ def test_layers_equal_the_stock_ones(make, name: str) -> None:
     torch.testing.assert_close(forward(ours, x), forward(stock, x))
 
 
+def test_names_that_only_the_host_knows_stay_with_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    disable()
+    stock = host.MultiHeadSelfAttention.set_attention_function
+
+    def newer_host(layer: nn.Module) -> None:
+        if layer.attention_implementation != "newer":
+            stock(layer)
+        layer.attention = host.SDPAAttentionWrapper()
+
+    monkeypatch.setattr(host.MultiHeadSelfAttention, "set_attention_function", newer_host)
+    enable()
+    layer = self_attention("newer", window_size=None)
+    attention = layer.attention
+    assert forward(layer, torch.randn(8, 32)).shape == (8, 32)
+    assert layer.attention is attention
+    assert self_attention(TRITON).attention.backend == TRITON
+    with pytest.raises(UnknownBackend, match="Did you mean 'triton'"):
+        self_attention("trtion")
+    disable()
+
+
 def test_wrong_and_unavailable_names_fail_when_the_layer_is_built() -> None:
     with pytest.raises(UnknownBackend, match="Did you mean 'triton'"):
         self_attention("trtion")

@@ -15,12 +15,11 @@ from typing import Any
 
 from torch import Tensor
 
-from ..attention_backends import canonical_name
 from ..attention_backends import graph_backends
 from ..attention_backends import require_available
 from ..environment import GRAPH_TRANSFORMER
 from .patches import PATCHES
-from .requested import environment_or
+from .requested import environment_or_own
 
 LOGGER = logging.getLogger(__name__)
 
@@ -74,8 +73,12 @@ def set_own_backend(self: Any) -> None:
     Like the host's, it takes pyg where the kernel that the model was configured with can't run; a backend that the
     environment asks for runs or raises.
     """
-    name, what = environment_or(self.graph_attention_backend, GRAPH_TRANSFORMER)
-    name = canonical_name(name, GRAPH_TRANSFORMER, what)
+    from anemoi.models.layers.block import GraphTransformerBaseBlock
+
+    stock = PATCHES.original(GraphTransformerBaseBlock, "set_attention_function")
+    name = environment_or_own(self, self.graph_attention_backend, GRAPH_TRANSFORMER, stock)
+    if name is None:
+        return
     available, reason = graph_backends()[name].available()
     if not available and name == self.graph_attention_backend:
         _say_once(name, reason)

@@ -8,37 +8,56 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from functools import cache
+from typing import Any
 
 from ..attention_backends import canonical_name
 from ..environment import VARIABLES
 from ..environment import requested_backend
+from ..errors import UnknownBackend
 
 LOGGER = logging.getLogger(__name__)
 
 
-def environment_or(configured: str, kind: str) -> tuple[str, str]:
+def environment_or_own(layer: Any, configured: str, kind: str, stock: Callable[[Any], None]) -> str | None:
     """Return the backend that the environment asks for, else the layer's own.
 
     Parameters
     ----------
+    layer : Module
+        The host's layer.
     configured : str
-        What the layer was configured with, or saved with.
+        What it was configured with, or saved with.
     kind : str
         ``"transformer"`` or ``"graph_transformer"``.
+    stock : callable
+        The host's own ``set_attention_function``, which gets the layer if the name is none of ours.
 
     Returns
     -------
-    tuple of str
-        The name, not yet resolved, and where it came from.
+    str or None
+        The canonical name; None if the host knew the name and has set its backend.
+
+    Raises
+    ------
+    UnknownBackend
+        If neither this package nor the host knows the name.
     """
     override = requested_backend(kind)
     if override is None:
-        return configured, f"the model's {kind.replace('_', '-')} attention backend"
+        try:
+            return canonical_name(configured, kind, f"the model's {kind.replace('_', '-')} attention backend")
+        except UnknownBackend as unknown:
+            try:
+                stock(layer)
+            except (AssertionError, KeyError):
+                raise unknown from None
+            return None
     name = canonical_name(override, kind, VARIABLES[kind])
     if name != configured:
         _say_once(VARIABLES[kind], name, configured)
-    return name, VARIABLES[kind]
+    return name
 
 
 @cache

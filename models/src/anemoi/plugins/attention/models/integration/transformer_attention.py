@@ -14,12 +14,12 @@ from typing import Any
 
 from torch import Tensor
 
-from ..attention_backends import canonical_name
+from ..attention_backends import names
 from ..attention_backends import require_available
 from ..environment import TRANSFORMER
 from .attention_module import AttentionModule
 from .patches import PATCHES
-from .requested import environment_or
+from .requested import environment_or_own
 
 
 def patch(module: ModuleType) -> None:
@@ -62,8 +62,12 @@ def current_backend(layer: Any) -> str:
 
 def set_own_backend(self: Any) -> None:
     """Replace ``MultiHeadSelfAttention.set_attention_function``."""
-    name, what = environment_or(self.attention_implementation, TRANSFORMER)
-    set_backend(self, canonical_name(name, TRANSFORMER, what))
+    from anemoi.models.layers.attention import MultiHeadSelfAttention
+
+    stock = PATCHES.original(MultiHeadSelfAttention, "set_attention_function")
+    name = environment_or_own(self, self.attention_implementation, TRANSFORMER, stock)
+    if name is not None:
+        set_backend(self, name)
 
 
 def _turning_back(attention_computation: Callable[..., Tensor]) -> Callable[..., Tensor]:
@@ -75,7 +79,8 @@ def _turning_back(attention_computation: Callable[..., Tensor]) -> Callable[...,
 
     @functools.wraps(attention_computation)
     def wrapper(self: Any, *args: Any, **kwargs: Any) -> Tensor:
-        if not isinstance(getattr(self, "attention", None), AttentionModule):
+        ours = isinstance(getattr(self, "attention", None), AttentionModule)
+        if not ours and self.attention_implementation in names(TRANSFORMER):
             self.set_attention_function()
         return attention_computation(self, *args, **kwargs)
 
