@@ -247,6 +247,34 @@ def test_autocast_mixes_dtypes_and_returns_that_of_value() -> None:
     assert out.dtype == torch.bfloat16
 
 
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+@pytest.mark.parametrize("options", [{}, {"window_size": 8}, {"window_size": 8, "softcap": 3.0}])
+@pytest.mark.parametrize("backend", ["triton_attention", "auto"])
+def test_a38_compiles_without_a_break(backend: str, options: dict[str, object], device: str) -> None:
+    tensors = [tensor.detach().to(device).requires_grad_() for tensor in qkv(300, heads=1, dtype=torch.float32)]
+    compiled = torch.compile(
+        lambda *qkv: attention(*qkv, backend=backend, **options), fullgraph=True, backend="aot_eager"
+    )
+    gradient = torch.randn_like(tensors[0])
+    got = forward_and_gradients(compiled(*tensors), tensors, gradient)
+    expected = forward_and_gradients(attention(*tensors, backend=backend, **options), tensors, gradient)
+    for ours, wanted in zip(got, expected, strict=True):
+        torch.testing.assert_close(ours, wanted)
+
+
+@pytest.mark.parametrize("backend", ["scaled_dot_product_attention", "flash_attention"])
+@pytest.mark.parametrize(("option", "value"), [("softcap", 5.0), ("alibi_slopes", torch.ones(2)), ("dropout_p", 0.1)])
+def test_a26_options_are_honoured_or_refused(backend: str, option: str, value: object) -> None:
+    tensors = [torch.randn(1, 2, 64, 8) for _ in range(3)]
+    plain = attention(*tensors)
+    assert not torch.allclose(attention(*tensors, backend="triton_attention", **{option: value}), plain)
+    if (backend, option) == ("scaled_dot_product_attention", "dropout_p"):
+        assert not torch.allclose(attention(*tensors, backend=backend, dropout_p=0.1), plain)
+        return
+    with pytest.raises(NotImplementedError, match=r"Usable here: .*triton_attention"):
+        attention(*tensors, backend=backend, **{option: value})
+
+
 @pytest.mark.parametrize(
     ("shapes", "message"),
     [

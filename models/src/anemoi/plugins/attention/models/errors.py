@@ -16,8 +16,11 @@ class BackendUnavailable(RuntimeError):
     """An attention backend was chosen that cannot run on this machine."""
 
 
-class UnsupportedProblem(ValueError):
-    """An attention backend was chosen that cannot compute this problem."""
+class UnsupportedProblem(ValueError, NotImplementedError):
+    """An attention backend was chosen that cannot compute this problem.
+
+    It is a NotImplementedError, too: that is what the attention wrappers of anemoi-models raise.
+    """
 
 
 class UnknownBackend(ValueError):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from functools import cache
 
+import torch
 from torch import Tensor
 
 from .attention_backends import TransformerBackend
@@ -105,7 +106,9 @@ def _select(problem: AttentionProblem, name: str) -> TransformerBackend:
     for backend in candidates.values():
         reasons = backend.not_supported_reasons(problem)
         if not reasons:
-            _say_once(backend.name, "; ".join(refusals) or "the first choice")
+            # A message can't be compiled; whoever compiles has seen it in the runs before.
+            if not torch.compiler.is_compiling():
+                _say_once(backend.name, "; ".join(refusals) or "the first choice")
             return backend
         refusals.append(f"{backend.name}: {', '.join(reasons)}")
     raise UnsupportedProblem(_refusal(problem, "No backend can run this attention", refusals))

@@ -9,7 +9,9 @@
 can't be had.
 """
 
-from functools import cache
+from typing import Any
+
+from anemoi.utils.registry import Registry
 
 from ..environment import GRAPH_TRANSFORMER
 from ..environment import TRANSFORMER
@@ -32,25 +34,33 @@ __all__ = [
 ]
 
 
-@cache
+def _collect(registry: Registry[Any], *preferred: str) -> dict[str, Any]:
+    found = {backend.name: backend for backend in (registry.create(key) for key in registry.registered)}
+    return {name: found[name] for name in (*preferred, *(name for name in found if name not in preferred))}
+
+
+# Collected once and here: torch.compile traces what runs later, and cannot trace a registry.
+_BACKENDS: dict[str, dict[str, Any]] = {
+    TRANSFORMER: _collect(
+        transformer_backend_registry, "triton_attention", "flash_attention", "scaled_dot_product_attention"
+    ),
+    GRAPH_TRANSFORMER: _collect(graph_transformer_backend_registry),
+}
+
+
 def transformer_backends() -> dict[str, TransformerBackend]:
     """Return the backends of transformer layers by name, the preferred ones first."""
-    registry = transformer_backend_registry
-    found = {backend.name: backend for backend in (registry.create(key) for key in registry.registered)}
-    order = ("triton_attention", "flash_attention", "scaled_dot_product_attention")
-    return {name: found[name] for name in (*order, *sorted(set(found) - set(order)))}
+    return _BACKENDS[TRANSFORMER]
 
 
-@cache
 def graph_backends() -> dict[str, Backend]:
     """Return the backends of graph-transformer layers by name."""
-    registry = graph_transformer_backend_registry
-    return {backend.name: backend for backend in (registry.create(key) for key in registry.registered)}
+    return _BACKENDS[GRAPH_TRANSFORMER]
 
 
 def backends(kind: str) -> dict[str, Backend]:
     """Return the backends of a kind of layer (``"transformer"`` or ``"graph_transformer"``) by name."""
-    return {TRANSFORMER: transformer_backends, GRAPH_TRANSFORMER: graph_backends}[kind]()  # type: ignore[return-value]
+    return _BACKENDS[kind]
 
 
 def names(kind: str) -> list[str]:

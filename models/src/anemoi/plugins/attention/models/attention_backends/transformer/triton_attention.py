@@ -29,6 +29,12 @@ def _say_once_that_torch_serves(device_type: str) -> None:
     )
 
 
+# A constant to torch.compile, which cannot trace the import system.
+@torch.compiler.assume_constant_result
+def _triton_is_installed() -> bool:
+    return importlib.util.find_spec("triton") is not None
+
+
 @transformer_backend_registry.register("triton_attention")
 class TritonAttentionBackend(TransformerBackend):
     """One computation, two implementations: a Triton kernel on CUDA devices, banded torch on all others."""
@@ -44,7 +50,7 @@ class TritonAttentionBackend(TransformerBackend):
     def available(self, device_type: str | None = None) -> tuple[bool, str]:
         """Return whether a GPU has Triton to compile for it; devices other than GPUs need nothing."""
         on_gpu = device_type == "cuda" or (device_type is None and torch.cuda.is_available())
-        if on_gpu and importlib.util.find_spec("triton") is None:
+        if on_gpu and not _triton_is_installed():
             return False, "triton is not installed (pip install triton)"
         return True, "Triton kernel" if on_gpu else "banded torch path, no GPU"
 
@@ -60,7 +66,9 @@ class TritonAttentionBackend(TransformerBackend):
     def run(self, problem: AttentionProblem) -> Tensor:
         """Compute ``[B, H, N_q, D]`` in the dtype of the query."""
         if not problem.query.is_cuda:
-            _say_once_that_torch_serves(problem.query.device.type)
+            # A message can't be compiled.
+            if not torch.compiler.is_compiling():
+                _say_once_that_torch_serves(problem.query.device.type)
             return banded_attention(problem)
         # Triton compiles for GPUs alone and takes a second to import: only where it is used.
         from ...triton.attention import fused_attention
