@@ -22,6 +22,7 @@ from anemoi.plugins.attention.models.attention_backends import names
 from anemoi.plugins.attention.models.attention_backends import require_available
 from anemoi.plugins.attention.models.attention_backends import transformer_backends
 from anemoi.plugins.attention.models.attention_backends.transformer import flash_attention
+from anemoi.plugins.attention.models.attention_backends.transformer import triton_attention
 from anemoi.plugins.attention.models.problem import make_problem
 
 
@@ -63,7 +64,7 @@ def test_unavailable_backend_says_why_and_what_can() -> None:
 
 
 def test_triton_attention_on_a_gpu_needs_triton(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    monkeypatch.setattr(triton_attention, "_TRITON_IS_INSTALLED", False)
     assert transformer_backends()["triton_attention"].available("cuda")[0] is False
     assert transformer_backends()["triton_attention"].available("cpu")[0] is True
 

@@ -29,10 +29,8 @@ def _say_once_that_torch_serves(device_type: str) -> None:
     )
 
 
-# A constant to torch.compile, which cannot trace the import system.
-@torch.compiler.assume_constant_result
-def _triton_is_installed() -> bool:
-    return importlib.util.find_spec("triton") is not None
+# Looked up here: torch.compile traces what runs later, and cannot trace the import system.
+_TRITON_IS_INSTALLED = importlib.util.find_spec("triton") is not None
 
 
 @transformer_backend_registry.register("triton_attention")
@@ -50,7 +48,7 @@ class TritonAttentionBackend(TransformerBackend):
     def available(self, device_type: str | None = None) -> tuple[bool, str]:
         """Return whether a GPU has Triton to compile for it; devices other than GPUs need nothing."""
         on_gpu = device_type == "cuda" or (device_type is None and torch.cuda.is_available())
-        if on_gpu and not _triton_is_installed():
+        if on_gpu and not _TRITON_IS_INSTALLED:
             return False, "triton is not installed (pip install triton)"
         return True, "Triton kernel" if on_gpu else "banded torch path, no GPU"
 
