@@ -42,7 +42,7 @@ def layout_of(
     """
     if edge_index.is_inference():
         return GraphLayout.from_edge_index(edge_index, num_nodes, edges_are_dst_sorted=edges_are_dst_sorted)
-    sizes = (num_nodes, num_nodes) if isinstance(num_nodes, int) else tuple(num_nodes)
+    sizes = (num_nodes, num_nodes) if isinstance(num_nodes, int) else (num_nodes[0], num_nodes[1])
     # The address of a storage is not given away again while a weak reference to it lives.
     reference = StorageWeakRef(edge_index.untyped_storage())
     key = (

@@ -28,9 +28,9 @@ def graph_attention(
 ) -> Tensor:
     """Compute graph-transformer attention: for each destination, a softmax over its incoming edges.
 
-    Scores are ``query . (key_src + edge) / sqrt(C)``; the output is the weighted sum of ``value_src + edge`` (Shi et al.
-    2021, https://arxiv.org/abs/2009.03509, as in Anemoi's ``GraphTransformerConv``). A destination without edges gets
-    zeros and has zero gradients. Deterministic on a GPU, forward and backward.
+    Scores are ``query . (key_src + edge) / sqrt(C)``; the output is the weighted sum of ``value_src + edge`` (Shi et
+    al. 2021, https://arxiv.org/abs/2009.03509, as in Anemoi's ``GraphTransformerConv``). A destination without edges
+    gets zeros and has zero gradients. Deterministic on a GPU, forward and backward.
 
     Parameters
     ----------
@@ -86,7 +86,7 @@ def graph_attention_factorised(
 
     Exact: ``query . edge = (W^T query) . attr + query . bias``, the last term is the same for all edges of a
     destination, and the weighted sum of edges is ``W (sum of weighted attr) + bias``. Neither ``[M, H, C]`` edges nor
-    their gradient exist. The Triton kernels do this for C up to 256 and A up to 128; larger ones project the edges.
+    their gradient exist. The Triton kernels do this for C up to 128 and A up to 31; larger ones project the edges.
 
     Parameters
     ----------

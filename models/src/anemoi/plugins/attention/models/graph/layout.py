@@ -79,7 +79,9 @@ class GraphLayout:
         destination_offsets = _offsets(destination, sizes[1])
         source_offsets = _offsets(sorted_source, sizes[0])
         out_degrees = source_offsets.diff()
-        degrees = torch.stack([_largest(destination_offsets.diff()), _largest(out_degrees)]).tolist()
+        max_in_degree, max_out_degree = torch.stack(
+            [_largest(destination_offsets.diff()), _largest(out_degrees)]
+        ).tolist()
         tensors = [
             destination_offsets,
             source,
@@ -88,10 +90,11 @@ class GraphLayout:
             source_offsets,
             source_edge,
             destination[source_edge],
-            *_segments(source_offsets, out_degrees, degrees[1]),
+            *_segments(source_offsets, out_degrees, max_out_degree),
         ]
         dtype = torch.int32 if max(*sizes, num_edges) < _INT32_MAX else torch.int64
-        return cls(sizes, num_edges, *degrees, [tensor.to(dtype).contiguous() for tensor in tensors])
+        tensors = [tensor.to(dtype).contiguous() for tensor in tensors]
+        return cls(sizes, num_edges, max_in_degree, max_out_degree, tensors)
 
     @property
     def device(self) -> torch.device:

@@ -13,13 +13,16 @@ import torch
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 KERNELS = ("forward", "backward_destination", "backward_source")
-MAX_FACTORISED_HEAD_DIM = 256
-MAX_FACTORISED_ATTRIBUTES = 128
+MAX_FACTORISED_HEAD_DIM = 128
+MAX_FACTORISED_ATTRIBUTES = 31
 
 
 # Numbers in a tile's row block, and numbers of one gathered tile that a thread holds, by bytes per number.
 _TILE = 1024
 _PER_THREAD = {2: 32, 4: 16}
+# 32 threads load 16 bytes of every row block at once.
+_BYTES_PER_WARP = 512
+_MAX_WARPS = 8
 _MAX_BLOCK_E = 4
 # tl.dot needs 16 rows.
 _DOT_ROWS = 16
@@ -73,9 +76,10 @@ def configuration(kernel: str, dtype: torch.dtype, head_dim: int, *, factorised:
         Whether edges come as attributes.
     """
     block_c = block_size(head_dim)
-    nodes = max(_DOT_ROWS if factorised and kernel != "backward_source" else 1, _TILE // block_c)
+    # One product of matrices per tile: the fewest rows keep most registers free.
+    nodes = _DOT_ROWS if factorised and kernel != "backward_source" else max(1, _TILE // block_c)
     size = nodes * block_c
-    num_warps = 4 if dtype.itemsize == 2 and size <= _TILE else 8
+    num_warps = min(_MAX_WARPS, max(1, size * dtype.itemsize // _BYTES_PER_WARP))
     block_e = min(_MAX_BLOCK_E, max(1, _PER_THREAD[dtype.itemsize] * 32 * num_warps // size))
     return Configuration(nodes, 1, block_e, num_warps)
 

@@ -229,10 +229,10 @@ def backward_source_calls(
     calls = [_source_call(d_out, query, gradients, d_key, d_value, offsets[:-1], offsets[1:], graph, options)]
     if graph.hub.numel():
         shape = (graph.segment_begin.shape[0], *d_key.shape[1:])
-        parts = [torch.empty(shape, device=query.device, dtype=torch.float32) for _ in range(2)]
+        key_parts, value_parts = (query.new_empty(shape, dtype=torch.float32) for _ in range(2))
         begin, end = graph.segment_begin, graph.segment_end
-        calls.append(_source_call(d_out, query, gradients, *parts, begin, end, graph, options))
-        calls.append(_sum_call(*parts, d_key, d_value, graph))
+        calls.append(_source_call(d_out, query, gradients, key_parts, value_parts, begin, end, graph, options))
+        calls.append(_sum_call(key_parts, value_parts, d_key, d_value, graph))
     return calls
 
 

@@ -101,11 +101,11 @@ def fused_graph_attention_factorised(
     Parameters
     ----------
     query : Tensor
-        ``[N_dst, H, C]``, fp16, bf16 or fp32, C at most 256.
+        ``[N_dst, H, C]``, fp16, bf16 or fp32, C at most 128.
     key, value : Tensor
         ``[N_src, H, C]``.
     edge_attr : Tensor
-        ``[M, A]``, in the caller's order of edges, A at most 128.
+        ``[M, A]``, in the caller's order of edges, A at most 31.
     weight, bias : Tensor
         ``[H * C, A]`` and ``[H * C]``.
     layout : GraphLayout
@@ -184,9 +184,10 @@ def _graph_attention_backward(
     d_query, d_key, d_value = map(_rows_like, (query, key, value))
     d_edges = _rows_like(edges) if needs_edges else None
     gradients = launch.Gradients(d_query, d_edges, *_weights(query, edges))
-    tensors = map(launch.readable, (d_out, query, key, value, edges))
+    d_out, query, key, value, edges = map(launch.readable, (d_out, query, key, value, edges))
     options = launch.Options(max_in_degree, max_out_degree, scale)
-    _run_backward(*tensors, None, gradients, d_key, d_value, launch.Graph(*graph), options)
+    named = launch.Graph(*graph)
+    _run_backward(d_out, query, key, value, edges, None, gradients, d_key, d_value, named, options)
     return d_query, d_key, d_value, _no_gradient(edges) if d_edges is None else d_edges
 
 
@@ -250,8 +251,8 @@ def _factorised_backward(
         dtype = query.dtype if query.dtype == torch.bfloat16 else torch.float32
         shape = (nodes, heads, edge_attr.shape[1])
         projected = (query.new_empty(shape, dtype=dtype), query.new_empty(shape, dtype=dtype))
-    shape = (launch.num_shares(query, edges, options), heads, head_dim, edge_attr.shape[1] + 1)
-    shares = query.new_empty(shape, dtype=torch.float32)
+    num_shares = launch.num_shares(query, edges, options)
+    shares = query.new_empty((num_shares, heads, head_dim, edge_attr.shape[1] + 1), dtype=torch.float32)
     gradients = launch.Gradients(d_query, None, *_weights(query, edge_attr), projected, shares)
     named = launch.Graph(*graph)
     _run_backward(d_out, query, key, value, edge_attr, weight, gradients, d_key, d_value, named, options)
@@ -259,8 +260,12 @@ def _factorised_backward(
     if needs_attr:
         d_attr = _rows_like(edge_attr)
         launch.backward_attributes_call(gradients, d_attr, named).launch(query.device)
-    d_weight = shares.sum(0).view(weight.shape[0], -1).to(weight.dtype)
-    return d_query, d_key, d_value, d_attr, d_weight[:, :-1].contiguous(), d_weight[:, -1].contiguous()
+    # Copies, since the results of an operator may share no memory.
+    d_weight, d_bias = (
+        part.to(weight.dtype, copy=True, memory_format=torch.contiguous_format)
+        for part in shares.sum(0).view(weight.shape[0], -1).split([weight.shape[1], 1], 1)
+    )
+    return d_query, d_key, d_value, d_attr, d_weight, d_bias.view(-1)
 
 
 @_factorised_backward.register_fake
@@ -268,7 +273,8 @@ def _(
     d_out: Tensor, query: Tensor, key: Tensor, value: Tensor, edge_attr: Tensor, weight: Tensor, *rest: Any
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     d_attr = _rows_like(edge_attr) if rest[-1] else _no_gradient(edge_attr)
-    return (*map(_rows_like, (query, key, value)), d_attr, _rows_like(weight), weight.new_empty(weight.shape[0]))
+    d_query, d_key, d_value = map(_rows_like, (query, key, value))
+    return d_query, d_key, d_value, d_attr, _rows_like(weight), weight.new_empty(weight.shape[0])
 
 
 def _weights(query: Tensor, edges: Tensor) -> tuple[Tensor, Tensor]:
@@ -303,9 +309,9 @@ def _setup_context(ctx: Any, inputs: tuple, output: Tensor) -> None:
 
 
 def _backward(ctx: Any, d_out: Tensor) -> tuple[Any, ...]:
-    tensors, graph = ctx.saved_tensors[:4], list(ctx.saved_tensors[4:])
+    query, key, value, edges, *graph = ctx.saved_tensors
     needs_edges = ctx.needs_input_grad[3]
-    *gradients, d_edges = _graph_attention_backward(d_out, *tensors, graph, *ctx.options, needs_edges)
+    *gradients, d_edges = _graph_attention_backward(d_out, query, key, value, edges, graph, *ctx.options, needs_edges)
     return (*gradients, d_edges if needs_edges else None, [None] * len(graph), None, None, None)
 
 
@@ -315,9 +321,11 @@ def _setup_factorised_context(ctx: Any, inputs: tuple, output: Tensor) -> None:
 
 
 def _factorised_autograd(ctx: Any, d_out: Tensor) -> tuple[Any, ...]:
-    tensors, graph = ctx.saved_tensors[:5], list(ctx.saved_tensors[5:])
+    query, key, value, edge_attr, weight, *graph = ctx.saved_tensors
     needs_attr = ctx.needs_input_grad[3]
-    *gradients, d_attr, d_weight, d_bias = _factorised_backward(d_out, *tensors, graph, *ctx.options, needs_attr)
+    *gradients, d_attr, d_weight, d_bias = _factorised_backward(
+        d_out, query, key, value, edge_attr, weight, graph, *ctx.options, needs_attr
+    )
     d_attr = d_attr if needs_attr else None
     return (*gradients, d_attr, d_weight, d_bias, [None] * len(graph), None, None, None)
 

@@ -21,8 +21,8 @@ def tile_rows(block, head_block, num_nodes, NUM_HEADS: tl.constexpr, NODES: tl.c
     """Name the rows of a tile: ``NODES`` consecutive nodes times ``HEADS`` heads.
 
     Returns node, head and whether the row exists, all ``[rows, 1]``. Numbers of a row keep the shape ``[rows, 1]`` and
-    its vectors ``[rows, 1, C]`` throughout the kernels: next to gathered tiles ``[rows, BLOCK_E, C]``, the compiler then
-    leaves every element with the same thread.
+    its vectors ``[rows, 1, C]`` throughout the kernels: next to gathered tiles ``[rows, BLOCK_E, C]``, the compiler
+    then leaves every element with the same thread.
     """
     index = tl.arange(0, NODES * HEADS)[:, None]
     node = block * NODES + index // HEADS
