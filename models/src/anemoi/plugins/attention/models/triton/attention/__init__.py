@@ -6,12 +6,25 @@
 """Fused attention in Triton: forward, backward, and the operator around them.
 
 ``tiles`` holds what the kernels share, ``forward`` and ``backward_*`` the portable kernels, ``hopper`` those that are
-faster on an H100 or H200, ``configurations`` the tile sizes of each architecture, ``calls`` and ``launch`` the way from
-tensors to launches, ``dropout`` the mask of the dropout, ``op`` the torch operator.
+faster on an H100 or H200, ``tables`` the tile sizes of each architecture and ``configurations`` their look-up,
+``calls`` and ``launch`` the way from tensors to launches, ``dropout`` the mask of the dropout, ``op`` the operator.
+``tuning``, ``candidates`` and ``configuration_file`` are the opt-in tuner. ``requirement`` says which Triton serves;
+without one, ``absent`` stands in.
 """
 
-from .dropout import dropout_mask
-from .op import fused_attention
-from .op import unsupported_reasons
+from .requirement import triton_problem
 
-__all__ = ["dropout_mask", "fused_attention", "unsupported_reasons"]
+if triton_problem() is None:
+    from .configurations import load as load_configurations
+    from .dropout import dropout_mask
+    from .op import fused_attention
+    from .op import unsupported_reasons
+    from .tuning import tune
+else:
+    from .absent import dropout_mask
+    from .absent import fused_attention
+    from .absent import load_configurations
+    from .absent import tune
+    from .absent import unsupported_reasons  # type: ignore[assignment]
+
+__all__ = ["dropout_mask", "fused_attention", "load_configurations", "tune", "unsupported_reasons"]

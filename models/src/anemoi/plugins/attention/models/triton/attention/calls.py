@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .configurations import Configuration
 from .configurations import head_dim_block
 
 # The rows of a tile are addressed in int32 from its corner.
@@ -63,13 +64,29 @@ class Call:
     arguments: dict[str, Any]
     constants: dict[str, Any]
     launch_options: dict[str, int]
+    configuration: Configuration
 
     def launch(self, device: torch.device) -> None:
-        """Run the kernel on the device of its tensors, whichever is current."""
+        """Run the kernel on the device of its tensors, whichever is current.
+
+        Raises
+        ------
+        RuntimeError
+            If the kernel has to be compiled or loaded while a CUDA graph is captured, and the driver refuses that.
+        """
         if self.grid == 0:
             return
         with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
-            self.kernel[(self.grid,)](**self.arguments, **self.constants, **self.launch_options)
+            try:
+                self.kernel[(self.grid,)](**self.arguments, **self.constants, **self.launch_options)
+            except Exception as error:
+                if device.type != "cuda" or not torch.cuda.is_current_stream_capturing():
+                    raise
+                raise RuntimeError(
+                    "The attention could not be captured in a CUDA graph: its kernel was not loaded before "
+                    f"({type(error).__name__}). Allowed: a capture after a first run. Run forward and backward once "
+                    "with these shapes before the capture."
+                ) from error
 
 
 def readable(tensor: Tensor) -> Tensor:

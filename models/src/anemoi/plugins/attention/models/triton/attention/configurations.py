@@ -3,148 +3,118 @@
 # This software is licensed under the terms of the Apache Licence Version 2.0
 # which can be obtained at http://www.apache.org/licenses/LICENSE-2.0.
 
-"""Which tile sizes run where: a static table, so that every process picks the same and none has to tune."""
+"""Which configuration a kernel runs with: the one loaded from a file if there is, else that of the static table."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Mapping
+from contextlib import contextmanager
 from functools import lru_cache
+from os import PathLike
+from typing import NamedTuple
 
 import torch
 
-MAX_HEAD_DIM = 256
-DTYPES = (torch.float16, torch.bfloat16, torch.float32)
-DIRECTIONS = ("forward", "backward_query", "backward_key_value")
+from .tables import ARCHITECTURES
+from .tables import DIRECTIONS
+from .tables import DTYPES
+from .tables import EXPLICIT
+from .tables import EXPLICIT_ARCHITECTURE
+from .tables import EXPLICIT_HEAD_DIMS
+from .tables import MAX_HEAD_DIM
+from .tables import PORTABLE
+from .tables import WITH_DESCRIPTORS
+from .tables import Configuration
+from .tables import Entry
+
+__all__ = [
+    "ARCHITECTURES",
+    "DIRECTIONS",
+    "DTYPES",
+    "MAX_HEAD_DIM",
+    "Configuration",
+    "Key",
+    "architecture_of",
+    "configuration",
+    "device_architecture",
+    "explicit_configuration",
+    "explicit_of",
+    "head_dim_block",
+    "load",
+    "portable",
+    "shipped",
+    "shipped_configuration",
+    "shipped_portable",
+    "unload",
+    "using",
+]
+
+LOGGER = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class Configuration:
-    """Tile sizes and launch options of one kernel.
+class Key(NamedTuple):
+    """What a stored configuration is for.
 
     Parameters
     ----------
-    block_m, block_n : int
-        Queries and keys per tile.
-    num_warps, num_stages : int
-        Warps per program and depth of the software pipeline.
-    descriptors : bool
-        Whether rows are loaded through tensor descriptors (the bulk copy engine) where the layout allows.
-    max_registers : int or None
-        Limit on the registers of a thread, to fit one more program on a multiprocessor.
-    resident : bool
-        Whether the Hopper kernels keep a program's own rows in registers instead of shared memory.
+    architecture : str
+        One of ``ARCHITECTURES``.
+    direction : str
+        One of ``DIRECTIONS``.
+    dtype : torch.dtype
+        One of ``DTYPES``.
+    head_dim : int
+        A power of two, at least 16: it stands for the head dimensions above the next smaller one.
+    windowed : bool
+        Whether either side of the window has a limit.
     """
 
-    block_m: int
-    block_n: int
-    num_warps: int
-    num_stages: int
-    descriptors: bool = False
-    max_registers: int | None = None
-    resident: bool = False
+    architecture: str
+    direction: str
+    dtype: torch.dtype
+    head_dim: int
+    windowed: bool
 
 
-# {architecture: {direction: {(bytes per number, head_dim bucket): (global, windowed)}}}; each entry is
-# (block_m, block_n, num_warps, num_stages). An absent bucket takes the next larger one.
-_Entry = tuple[int, int, int, int]
-_Table = dict[str, dict[tuple[int, int], tuple[_Entry, _Entry]]]
+# Global rather than per thread: autograd runs the backward in threads of its own.
+_loaded: dict[Key, Configuration] = {}
 
-_SM_80: _Table = {
-    "forward": {
-        (2, 64): ((128, 64, 4, 3), (64, 64, 4, 3)),
-        (2, 128): ((128, 64, 8, 2), (64, 64, 8, 2)),
-        (2, 256): ((64, 32, 8, 2), (64, 32, 8, 2)),
-        (4, 32): ((64, 32, 4, 2), (64, 32, 4, 2)),
-        (4, 64): ((32, 32, 4, 1), (32, 32, 4, 1)),
-        (4, 128): ((16, 32, 8, 1), (16, 32, 8, 1)),
-        (4, 256): ((16, 16, 8, 1), (16, 16, 8, 1)),
-    },
-    "backward_query": {
-        (2, 64): ((64, 32, 4, 2), (64, 32, 4, 2)),
-        (2, 128): ((64, 64, 8, 2), (64, 64, 8, 2)),
-        (2, 256): ((32, 64, 8, 1), (32, 64, 8, 1)),
-        (4, 32): ((64, 32, 4, 1), (64, 32, 4, 1)),
-        (4, 64): ((32, 32, 4, 1), (32, 32, 4, 1)),
-        (4, 128): ((32, 16, 8, 1), (32, 16, 8, 1)),
-        (4, 256): ((16, 16, 8, 1), (16, 16, 8, 1)),
-    },
-    "backward_key_value": {
-        (2, 64): ((64, 32, 4, 2), (64, 32, 4, 2)),
-        (2, 128): ((64, 64, 8, 2), (64, 64, 8, 2)),
-        (2, 256): ((32, 32, 8, 1), (32, 32, 8, 1)),
-        (4, 32): ((32, 16, 4, 1), (32, 16, 4, 1)),
-        (4, 64): ((16, 32, 4, 1), (16, 32, 4, 1)),
-        (4, 128): ((32, 16, 8, 1), (32, 16, 8, 1)),
-        (4, 256): ((16, 16, 8, 1), (16, 16, 8, 1)),
-    },
-}
 
-_SM_80_FP32 = {
-    direction: {key: entry for key, entry in rows.items() if key[0] == torch.float32.itemsize}
-    for direction, rows in _SM_80.items()
-}
+def load(path: str | PathLike[str]) -> None:
+    """Use the configurations of a file that the tuner wrote, in place of those of the table, in this process.
 
-_SM_90: _Table = {
-    "forward": {
-        (2, 64): ((128, 64, 4, 3), (64, 64, 4, 3)),
-        (2, 128): ((128, 128, 8, 2), (64, 64, 4, 3)),
-        (2, 256): ((128, 64, 8, 2), (128, 64, 8, 2)),
-        **_SM_80_FP32["forward"],
-    },
-    "backward_query": {
-        (2, 64): ((64, 64, 4, 3), (64, 64, 4, 3)),
-        (2, 128): ((64, 64, 4, 2), (64, 64, 4, 2)),
-        (2, 256): ((32, 64, 8, 1), (32, 64, 8, 1)),
-        **_SM_80_FP32["backward_query"],
-    },
-    "backward_key_value": {
-        (2, 64): ((64, 64, 4, 3), (64, 64, 4, 3)),
-        (2, 128): ((32, 64, 4, 2), (32, 64, 4, 1)),
-        (2, 256): ((32, 32, 8, 1), (32, 32, 8, 1)),
-        **_SM_80_FP32["backward_key_value"],
-    },
-}
+    Every process of a job has to load the same file, before its first attention. What was loaded before is dropped.
 
-# 64 kB of local memory, wavefronts of 64.
-_GFX_9: _Table = {
-    "forward": {
-        (2, 64): ((128, 64, 4, 1), (64, 64, 4, 1)),
-        (2, 128): ((128, 32, 4, 1), (64, 32, 4, 1)),
-        (2, 256): ((64, 32, 8, 1), (64, 32, 8, 1)),
-        (4, 64): ((64, 32, 4, 1), (64, 32, 4, 1)),
-        (4, 128): ((64, 16, 4, 1), (64, 16, 4, 1)),
-        (4, 256): ((32, 16, 8, 1), (32, 16, 8, 1)),
-    },
-    "backward_query": {
-        (2, 64): ((64, 32, 4, 1), (64, 32, 4, 1)),
-        (2, 128): ((64, 32, 8, 1), (64, 32, 8, 1)),
-        (2, 256): ((32, 16, 8, 1), (32, 16, 8, 1)),
-        (4, 64): ((32, 32, 4, 1), (32, 32, 4, 1)),
-        (4, 128): ((32, 16, 8, 1), (32, 16, 8, 1)),
-        (4, 256): ((16, 16, 8, 1), (16, 16, 8, 1)),
-    },
-    "backward_key_value": {
-        (2, 64): ((32, 64, 4, 1), (32, 64, 4, 1)),
-        (2, 128): ((32, 64, 8, 1), (32, 64, 8, 1)),
-        (2, 256): ((16, 32, 8, 1), (16, 32, 8, 1)),
-        (4, 64): ((32, 32, 4, 1), (32, 32, 4, 1)),
-        (4, 128): ((16, 32, 8, 1), (16, 32, 8, 1)),
-        (4, 256): ((16, 16, 8, 1), (16, 16, 8, 1)),
-    },
-}
+    Raises
+    ------
+    InvalidConfigurationFile
+        If the file is not one that this release understands; nothing is changed then.
+    """
+    from .configuration_file import read
 
-# The kernels with explicit asynchrony, where they are the faster ones on an H200; None and an absent bucket are left to
-# the portable kernels. The stages are a power of two.
-_SM_90_EXPLICIT: dict[str, dict[tuple[int, int], tuple[_Entry | None, _Entry | None]]] = {
-    "forward": {(2, 32): ((64, 64, 4, 4), None), (2, 64): ((128, 64, 8, 4), None)},
-    "backward_query": {(2, 64): (None, (64, 64, 4, 2)), (2, 128): ((64, 64, 4, 2), (64, 64, 4, 2))},
-    "backward_key_value": {(2, 64): ((64, 64, 4, 4), (64, 64, 4, 2)), (2, 128): ((32, 64, 4, 4), (32, 64, 4, 4))},
-}
+    entries = read(path)
+    _loaded.clear()
+    _loaded.update(entries)
+    LOGGER.info("%d attention configurations loaded from %s.", len(entries), path)
 
-_TABLES = {"sm_80": _SM_80, "sm_89": _SM_80, "sm_90": _SM_90, "sm_100": _SM_90, "gfx90a": _GFX_9, "gfx942": _GFX_9}
-ARCHITECTURES = tuple(_TABLES)
-_WITH_DESCRIPTORS = ("sm_90", "sm_100")
+
+def unload() -> None:
+    """Go back to the table."""
+    _loaded.clear()
+
+
+@contextmanager
+def using(entries: Mapping[Key, Configuration]) -> Iterator[None]:
+    """Use other configurations for the keys given, within a ``with`` block."""
+    before = dict(_loaded)
+    _loaded.update(entries)
+    try:
+        yield
+    finally:
+        _loaded.clear()
+        _loaded.update(before)
 
 
 def head_dim_block(head_dim: int) -> int:
@@ -155,7 +125,7 @@ def head_dim_block(head_dim: int) -> int:
 def configuration(
     architecture: str, direction: str, dtype: torch.dtype, head_dim: int, *, windowed: bool
 ) -> Configuration:
-    """Look up the configuration of one kernel.
+    """Look up the configuration of a portable kernel.
 
     Parameters
     ----------
@@ -170,23 +140,60 @@ def configuration(
     windowed : bool
         Whether either side of the window has a limit.
     """
-    rows = _TABLES[architecture][direction]
-    bucket = next(d for size, d in rows if size == dtype.itemsize and d >= head_dim_block(head_dim))
-    block_m, block_n, num_warps, num_stages = rows[dtype.itemsize, bucket][windowed]
-    # Below 64 rows the matrix units read registers; what a descriptor brings then takes a detour and spills.
-    tall = (block_n if direction == "backward_key_value" else block_m) >= 64
-    descriptors = tall and dtype.itemsize == 2 and architecture in _WITH_DESCRIPTORS
-    return Configuration(block_m, block_n, num_warps, num_stages, descriptors)
+    loaded = _loaded.get(Key(architecture, direction, dtype, head_dim_block(head_dim), windowed))
+    if loaded is not None and not loaded.explicit:
+        return loaded
+    return shipped_portable(architecture, direction, dtype, head_dim, windowed)
 
 
 def explicit_configuration(
     architecture: str, direction: str, dtype: torch.dtype, head_dim: int, *, windowed: bool
 ) -> Configuration | None:
-    """Look up the configuration of a kernel with explicit asynchrony; None where there is none. See above."""
-    if architecture != "sm_90":
+    """Look up the configuration of a kernel with explicit asynchrony; None where a portable one serves. See above."""
+    if architecture != EXPLICIT_ARCHITECTURE or head_dim not in EXPLICIT_HEAD_DIMS:
         return None
-    entry = _SM_90_EXPLICIT[direction].get((dtype.itemsize, head_dim), (None, None))[windowed]
-    return None if entry is None else Configuration(*entry, descriptors=True)
+    loaded = _loaded.get(Key(architecture, direction, dtype, head_dim, windowed))
+    if loaded is not None:
+        return loaded if loaded.explicit else None
+    return _shipped_explicit(direction, dtype, head_dim, windowed)
+
+
+def shipped_portable(
+    architecture: str, direction: str, dtype: torch.dtype, head_dim: int, windowed: bool
+) -> Configuration:
+    """Look up the configuration of a portable kernel in the table. See ``configuration``."""
+    rows = PORTABLE[architecture][direction]
+    bucket = next(d for size, d in rows if size == dtype.itemsize and d >= head_dim_block(head_dim))
+    return portable(architecture, direction, dtype, rows[dtype.itemsize, bucket][windowed])
+
+
+def shipped_configuration(
+    architecture: str, direction: str, dtype: torch.dtype, head_dim: int, windowed: bool
+) -> Configuration:
+    """Look up in the tables what runs where nothing was loaded. See ``configuration``."""
+    explicit = None
+    if architecture == EXPLICIT_ARCHITECTURE:
+        explicit = _shipped_explicit(direction, dtype, head_dim, windowed)
+    return explicit or shipped_portable(architecture, direction, dtype, head_dim, windowed)
+
+
+def _shipped_explicit(direction: str, dtype: torch.dtype, head_dim: int, windowed: bool) -> Configuration | None:
+    entry = EXPLICIT[direction].get((dtype.itemsize, head_dim), (None, None))[windowed]
+    return None if entry is None else explicit_of(entry)
+
+
+def portable(architecture: str, direction: str, dtype: torch.dtype, entry: Entry) -> Configuration:
+    """Complete the entry of a table for a portable kernel."""
+    block_m, block_n, num_warps, num_stages = entry
+    # Below 64 rows the matrix units read registers; what a descriptor brings then takes a detour and spills.
+    tall = (block_n if direction == "backward_key_value" else block_m) >= 64
+    descriptors = tall and dtype.itemsize == 2 and architecture in WITH_DESCRIPTORS
+    return Configuration(block_m, block_n, num_warps, num_stages, descriptors)
+
+
+def explicit_of(entry: Entry, *, resident: bool = False) -> Configuration:
+    """Complete the entry of a table for a kernel with explicit asynchrony."""
+    return Configuration(*entry, descriptors=True, explicit=True, resident=resident)
 
 
 def shipped() -> Iterator[tuple[str, str, torch.dtype, int, bool]]:
@@ -205,7 +212,7 @@ def device_architecture(index: int) -> str:
     properties = torch.cuda.get_device_properties(index)
     if torch.version.hip:
         name = properties.gcnArchName.split(":")[0]
-        return name if name in _TABLES else "gfx90a"
+        return name if name in PORTABLE else "gfx90a"
     capability = (properties.major, properties.minor)
     if capability[0] == 9:
         return "sm_90"

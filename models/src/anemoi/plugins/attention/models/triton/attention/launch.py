@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 import triton
-from packaging.version import Version
 from torch import Tensor
 
 try:
@@ -31,10 +30,10 @@ from .calls import descriptor_geometry
 from .calls import limits
 from .calls import strides
 from .forward import _attention_fwd_kernel
+from .requirement import has_verified_gluon
 
-# Gluon is experimental and changes between releases: the kernels written in it run where they were verified.
 hopper: Any = None
-if Version(triton.__version__).release[:2] == (3, 6):
+if has_verified_gluon(triton.__version__):
     from .hopper import launch as hopper
 
 
@@ -141,7 +140,10 @@ def _call(
 ) -> Call:
     # One dimension: the others hold at most 65,535 programs.
     grid = -(-rows // block) * query.shape[0] * query.shape[1]
-    return Call(kernel, grid, arguments, constants, {"num_warps": config.num_warps, "num_stages": config.num_stages})
+    launch_options = {"num_warps": config.num_warps, "num_stages": config.num_stages}
+    if config.max_registers is not None:
+        launch_options["maxnreg"] = config.max_registers
+    return Call(kernel, grid, arguments, constants, launch_options, config)
 
 
 def _shared_arguments(query: Tensor, key: Tensor, lse: Tensor, options: Options) -> dict[str, Any]:

@@ -114,7 +114,7 @@ def _call(
     launch_options = {"num_warps": config.num_warps}
     if config.max_registers is not None:
         launch_options["maxnreg"] = config.max_registers
-    return Call(kernel, grid, arguments, constants, launch_options)
+    return Call(kernel, grid, arguments, constants, launch_options, config)
 
 
 def _sources(rows: int, **tensors: Tensor) -> dict[str, TensorDescriptor]:

@@ -1,0 +1,43 @@
+# (C) Copyright 2026 Anemoi contributors.
+#
+# This software is licensed under the terms of the Apache Licence Version 2.0
+# which can be obtained at http://www.apache.org/licenses/LICENSE-2.0.
+
+"""Whether Triton is there, and which releases of it serve."""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+from packaging.version import InvalidVersion
+from packaging.version import Version
+
+MINIMUM = "3.2"
+# Gluon is experimental and changes between releases: the kernels written in it run where they were verified.
+_VERIFIED_GLUON = ((3, 6),)
+
+
+def triton_problem() -> str | None:
+    """Say why the kernels cannot be compiled here, or None if they can."""
+    try:
+        version = import_module("triton").__version__
+    except (ImportError, AttributeError) as error:
+        # Also an installation with a part missing.
+        return f"triton cannot be imported: {error} (pip install 'triton>={MINIMUM}')"
+    return None if is_served(version) else f"triton={version} (at least {MINIMUM})"
+
+
+def is_served(version: str) -> bool:
+    """Whether a release of Triton is new enough; one that is no version at all is left to try."""
+    try:
+        return Version(version).release >= Version(MINIMUM).release
+    except InvalidVersion:
+        return True
+
+
+def has_verified_gluon(version: str) -> bool:
+    """Whether the Hopper kernels were verified with a release of Triton."""
+    try:
+        return Version(version).release[:2] in _VERIFIED_GLUON
+    except InvalidVersion:
+        return False
