@@ -50,7 +50,8 @@ TOLERANCE = {"2t": 1e-2, "10u": 1e-2, "10v": 1e-2, "msl": 1.0, "u_500": 1e-2, "v
 MARKER = ".anemoi-attention-demo"
 REPORTS = ("summary.json", "table.txt", "msl.png")
 # `outputs` is what Hydra writes beside the training's own folder.
-OUTPUTS = ("blizzard-1996.zarr", "output", "outputs", "forecasts", "runs", "logs", *REPORTS)
+OF_RUNS = tuple(f"{folder}/{run.name}" for folder in ("forecasts", "runs", "logs") for run in RUNS)
+OUTPUTS = ("blizzard-1996.zarr", "output", "outputs", "logs/dataset.log", *OF_RUNS, *REPORTS)
 
 
 def prepare(directory: Path) -> None:
@@ -133,8 +134,8 @@ def run_demo(directory: Path) -> Summary:
     dates = [FIRST_DATE + timedelta(hours=6 * index) for index in range(NUM_DATES)]
     seconds = {}
     say("1 of 4: the data, and a dataset from them")
-    run_command(["anemoi-attention", "example", ".", "--overwrite"], directory)
-    (directory / "logs").mkdir()
+    run_command(["anemoi-attention", "example", "."], directory)
+    (directory / "logs").mkdir(exist_ok=True)
     dataset_log = directory / "logs" / "dataset.log"
     seconds["dataset"] = run_command(
         ["anemoi-datasets", "create", "recipe.yaml", "blizzard-1996.zarr"], directory, dataset_log

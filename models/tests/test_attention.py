@@ -300,6 +300,65 @@ def test_wrong_dtypes_and_options_are_refused() -> None:
         attention(query, key, value, softcap=-1.0)
     with pytest.raises(ValueError, match="one slope a head"):
         attention(query, key, value, alibi_slopes=torch.ones(3))
+    for option, value_given in [
+        ("softmax_scale", float("nan")),
+        ("softmax_scale", "1"),
+        ("softcap", float("inf")),
+        ("dropout_p", None),
+        ("alibi_slopes", [0.5, 0.5]),
+    ]:
+        with pytest.raises(ValueError, match=rf"{option}.*Allowed"):
+            attention(query, key, value, **{option: value_given})
+
+
+@pytest.mark.parametrize("backend", CPU_BACKENDS)
+@pytest.mark.parametrize("options", [{}, {"window_size": 2}, {"causal": True}])
+@pytest.mark.parametrize("lengths", [(0, 0), (0, 5), (5, 0)])
+def test_no_rows_or_no_keys(backend: str, options: dict[str, object], lengths: tuple[int, int]) -> None:
+    tensors = qkv(*lengths)
+    out = attention(*tensors, backend=backend, **options)
+    assert out.shape == tensors[0].shape
+    assert not out.any()
+    out.sum().backward()
+
+
+def test_nothing_to_attend_with_is_refused() -> None:
+    for shape in [(1, 0, 4, 8), (1, 2, 4, 0)]:
+        with pytest.raises(ValueError, match="at least one head"):
+            attention(*(torch.randn(shape) for _ in range(3)))
+
+
+def test_meta_tensors_give_shapes() -> None:
+    tensors = torch.randn(3, 1, 2, 600, 8, device="meta").unbind()
+    assert attention(*tensors, window_size=16, backend="triton_attention").shape == (1, 2, 600, 8)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("options", [{}, {"window_size": 4}, {"softcap": 3.0}])
+def test_autocast_keeps_the_dtype_of_inputs_that_agree(dtype: torch.dtype, options: dict[str, object]) -> None:
+    tensors = qkv(40, dtype=dtype)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        out = attention(*tensors, **options)
+    assert out.dtype == dtype
+    torch.testing.assert_close(out, attention(*tensors, **options))
+
+
+@pytest.mark.parametrize("window_size", [(-1, 0), (-1, 40), (40, -1)])
+@pytest.mark.parametrize("softcap", [0.0, 5.0])
+def test_one_sided_windows_keep_no_copies_of_the_keys(window_size: tuple[int, int], softcap: float) -> None:
+    length, kept = 4096, []
+
+    def pack(tensor: Tensor) -> Tensor:
+        kept.append(tensor)
+        return tensor
+
+    tensors = random_tensors(*[(1, 1, length, 8)] * 3, dtype=torch.float32)
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        attention(*tensors, window_size=window_size, softcap=softcap)
+    storages = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in kept}
+    floats = sum(storages.values()) / 4
+    # Query, key, value, output and a few numbers a row.
+    assert floats < 8 * length * 8
 
 
 def test_explicit_backend_runs_or_says_what_can() -> None:

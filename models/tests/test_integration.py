@@ -194,6 +194,19 @@ def test_rotary_embeddings_are_honoured_and_survive_pickling(name: str) -> None:
     torch.testing.assert_close(forward(copy.deepcopy(rotary), x), out)
 
 
+def test_a_stock_sdpa_checkpoint_that_names_rotary_runs_as_it_was_trained(caplog: pytest.LogCaptureFixture) -> None:
+    x = torch.randn(20, 32)
+    disable()
+    stock = self_attention(SDPA, use_rotary_embeddings=True)
+    expected = forward(stock, x)
+    enable()
+    layer = pickle.loads(pickle.dumps(stock))
+    torch.testing.assert_close(forward(layer, x), expected)
+    assert "run as it was trained" in caplog.text
+    override_backends(layer, transformer=TRITON)
+    torch.testing.assert_close(forward(layer, x), expected)
+
+
 @pytest.mark.parametrize("make", [self_attention, cross_attention])
 def test_c48_environment_reaches_self_and_cross_attention(make, monkeypatch: pytest.MonkeyPatch) -> None:
     layer = pickle.loads(pickle.dumps(make(TRITON)))

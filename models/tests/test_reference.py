@@ -7,6 +7,7 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 
@@ -72,6 +73,8 @@ def test_dropout_needs_its_mask() -> None:
         (0, False, (0, 0)),
         (7, False, (7, 7)),
         ((3, None), False, (3, -1)),
+        (np.int64(7), False, (7, 7)),
+        (10**30, False, (2**31 - 1, 2**31 - 1)),
         (7, True, (7, 0)),
         (None, True, (-1, 0)),
     ],

@@ -7,7 +7,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -57,18 +60,21 @@ def query_tiles(problem: AttentionProblem, tile_size: int | None = None) -> Iter
         tile_size = max([_SMALLEST_TILE, *(side for side in problem.window_size if side < num_keys)])
         if num_queries * num_keys <= _DENSE_SCORES:
             tile_size = max(num_queries, num_keys)
-    # Keys are split once and joined a tile at a time: the gradient of a slice would be as long as all keys, for
-    # each tile; that of a join touches the tile's own keys alone.
-    keys, values = problem.key.split(tile_size, dim=2), problem.value.split(tile_size, dim=2)
+    limited = UNLIMITED not in problem.window_size
+    # Under a window, keys are split once and joined a tile at a time: the gradient of a slice would be as long as all
+    # keys, for each tile; that of a join touches the tile's own keys alone. Where a side reaches all keys, a join would
+    # copy them for each tile, and a slice is a view.
+    keys, values = (tensor.split(tile_size, dim=2) if limited else () for tensor in (problem.key, problem.value))
+    last = (num_keys - 1) // tile_size
     for start in range(0, num_queries, tile_size):
         stop = min(start + tile_size, num_queries)
-        first_tile = min(max(start + problem.alignment - left, 0) // tile_size, len(keys) - 1)
-        last_tile = min(max(stop - 1 + problem.alignment + right, 0) // tile_size, len(keys) - 1)
-        reach = slice(first_tile, max(first_tile, last_tile) + 1)
+        first_tile = min(max(start + problem.alignment - left, 0) // tile_size, last)
+        end_tile = max(first_tile, min(max(stop - 1 + problem.alignment + right, 0) // tile_size, last)) + 1
+        reach = slice(first_tile * tile_size, end_tile * tile_size)
         yield QueryTile(
             problem.query[:, :, start:stop],
-            torch.cat(keys[reach], dim=2),
-            torch.cat(values[reach], dim=2),
+            torch.cat(keys[first_tile:end_tile], dim=2) if limited else problem.key[:, :, reach],
+            torch.cat(values[first_tile:end_tile], dim=2) if limited else problem.value[:, :, reach],
             start + problem.alignment - first_tile * tile_size,
         )
 
@@ -97,16 +103,10 @@ def banded_attention(problem: AttentionProblem, tile_size: int | None = None) ->
 
     def attend(query: Tensor, key: Tensor, value: Tensor, first_position: int) -> Tensor:
         dtype = torch.promote_types(query.dtype, torch.float32)
-        with torch.autocast(query.device.type, enabled=False):
-            weights = attention_weights(query.to(dtype), key.to(dtype), problem, first_position=first_position)
-            return (dropout(weights, problem.dropout_p) @ value.to(dtype)).to(query.dtype)
+        weights = attention_weights(query.to(dtype), key.to(dtype), problem, first_position=first_position)
+        return (dropout(weights, problem.dropout_p) @ value.to(dtype)).to(query.dtype)
 
-    outputs = []
-    for tile in query_tiles(problem, tile_size):
-        arguments = (tile.query, tile.key, tile.value, tile.first_position)
-        recompute = torch.is_grad_enabled() and tile.query.shape[2] < problem.query.shape[2]
-        outputs.append(checkpoint(attend, *arguments, use_reentrant=False) if recompute else attend(*arguments))
-    return torch.cat(outputs, dim=2)
+    return _tile_by_tile(problem, tile_size, attend, recompute=True)
 
 
 def tiled_scaled_dot_product_attention(problem: AttentionProblem, tile_size: int | None = None) -> Tensor:
@@ -118,15 +118,36 @@ def tiled_scaled_dot_product_attention(problem: AttentionProblem, tile_size: int
         ``[B, H, N_q, D]`` in the dtype of the query.
     """
     options: dict[str, Any] = {"dropout_p": problem.dropout_p, "scale": problem.softmax_scale}
-    if not problem.windowed:
-        return scaled_dot_product_attention(problem.query, problem.key, problem.value, **options)
-    outputs = []
-    for tile in query_tiles(problem, tile_size):
-        num_queries, num_keys = tile.query.shape[2], tile.key.shape[2]
-        visible = visible_keys(num_queries, num_keys, problem.window_size, tile.first_position, tile.query.device)
+    causal = problem.window_size == (UNLIMITED, 0) and problem.alignment == 0
+    if causal or not problem.windowed:
+        with _without_autocast(problem.query.device):
+            return scaled_dot_product_attention(problem.query, problem.key, problem.value, is_causal=causal, **options)
+
+    def attend(query: Tensor, key: Tensor, value: Tensor, first_position: int) -> Tensor:
+        visible = visible_keys(query.shape[2], key.shape[2], problem.window_size, first_position, query.device)
         sees_a_key = visible.any(dim=-1, keepdim=True)
         # torch's kernels disagree about rows that see no key: let these see all, and drop what they get.
-        mask = visible | ~sees_a_key
-        out = scaled_dot_product_attention(tile.query, tile.key, tile.value, attn_mask=mask, **options)
-        outputs.append(torch.where(sees_a_key, out, 0.0))
-    return torch.cat(outputs, dim=2)
+        out = scaled_dot_product_attention(query, key, value, attn_mask=visible | ~sees_a_key, **options)
+        return torch.where(sees_a_key, out, 0.0)
+
+    # The kernel keeps its mask for the backward: small under a window, all of N x N where a side has no limit.
+    return _tile_by_tile(problem, tile_size, attend, recompute=UNLIMITED in problem.window_size)
+
+
+def _tile_by_tile(
+    problem: AttentionProblem, tile_size: int | None, attend: Callable[..., Tensor], *, recompute: bool
+) -> Tensor:
+    """Join what ``attend`` makes of each tile; with ``recompute``, the backward calls it again."""
+    outputs = []
+    # The inputs have the dtype that the caller has settled on.
+    with _without_autocast(problem.query.device):
+        for tile in query_tiles(problem, tile_size):
+            arguments = (tile.query, tile.key, tile.value, tile.first_position)
+            again = recompute and torch.is_grad_enabled() and tile.query.shape[2] < problem.query.shape[2]
+            outputs.append(checkpoint(attend, *arguments, use_reentrant=False) if again else attend(*arguments))
+        return torch.cat(outputs, dim=2)
+
+
+def _without_autocast(device: torch.device) -> AbstractContextManager[Any]:
+    # The meta device has no autocast.
+    return nullcontext() if device.type == "meta" else torch.autocast(device.type, enabled=False)

@@ -15,8 +15,10 @@ from torch import Tensor
 
 from .attention_backends import TransformerBackend
 from .attention_backends import canonical_name
+from .attention_backends import names
 from .attention_backends import transformer_backends
 from .environment import TRANSFORMER
+from .errors import UnknownBackend
 from .errors import UnsupportedProblem
 from .problem import AttentionProblem
 from .problem import WindowSize
@@ -91,12 +93,18 @@ def attention(
         alibi_slopes=alibi_slopes,
         dropout_p=dropout_p,
     )
-    return _select(problem, backend).run(problem)
+    selected = _select(problem, backend)
+    if 0 in (problem.query.shape[0], problem.query.shape[2], problem.key.shape[2]):
+        # No row, or no row that sees a key: nothing to compute, and kernels need not know.
+        return problem.query * 0.0
+    return selected.run(problem)
 
 
 def _select(problem: AttentionProblem, name: str) -> TransformerBackend:
     candidates = transformer_backends()
     if name != "auto":
+        if name not in names(TRANSFORMER):
+            raise UnknownBackend("backend", name, [*names(TRANSFORMER), "auto"])
         name = canonical_name(name, TRANSFORMER, "backend")
         reasons = candidates[name].not_supported_reasons(problem)
         if not reasons:

@@ -10,12 +10,17 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from numbers import Integral
+from numbers import Real
+from typing import Any
 
 import torch
 from torch import Tensor
 
 UNLIMITED = -1
 """Window size that sets no limit."""
+
+_LONGEST = 2**31 - 1
 
 WindowSize = int | Sequence[int] | None
 
@@ -82,15 +87,14 @@ def normalise_window(window_size: WindowSize, *, causal: bool = False) -> tuple[
     """
     sizes = window_size if isinstance(window_size, Sequence) else (window_size, window_size)
     sides = [UNLIMITED if size is None else size for size in sizes]
-    valid = len(sides) == 2 and all(
-        isinstance(side, int) and not isinstance(side, bool) and side >= UNLIMITED for side in sides
-    )
-    if not valid:
+    valid = len(sides) == 2 and all(isinstance(side, Integral) and not isinstance(side, bool) for side in sides)
+    if not valid or min(sides) < UNLIMITED:
         raise ValueError(
             f"window_size={window_size!r} is no attention window. Allowed: an integer >= 0, a pair (left, right) of "
             "them, and -1 or None for no limit. Set window_size to one of these."
         )
-    left, right = sides
+    # No sequence is longer, and kernels count in int32.
+    left, right = (min(int(side), _LONGEST) for side in sides)
     return (left, 0) if causal else (left, right)
 
 
@@ -114,8 +118,10 @@ def make_problem(
         If shapes, dtypes, devices or options do not fit together.
     """
     _check_tensors(query, key, value)
-    _check_options(query, softcap, alibi_slopes, dropout_p)
-    if torch.is_autocast_enabled(query.device.type):
+    _check_options(query, softmax_scale, softcap, alibi_slopes, dropout_p)
+    device_type = query.device.type
+    # The meta device has no autocast, and torch raises if asked about it.
+    if device_type != "meta" and torch.is_autocast_enabled(device_type):
         # q/k norms leave fp32 under autocast while value is already low precision; value's dtype is the layer's.
         query, key = query.to(value.dtype), key.to(value.dtype)
     if not query.dtype == key.dtype == value.dtype:
@@ -145,6 +151,8 @@ def _check_tensors(query: Tensor, key: Tensor, value: Tensor) -> None:
             f"shapes do not fit together: {shapes}. B, H and D must agree, and N between key and value. "
             "Repeat or reshape the tensors first."
         )
+    if 0 in (query.shape[1], query.shape[3]):
+        raise ValueError(f"there is nothing to attend with: {shapes}. Allowed: at least one head, and D of at least 1.")
     if not query.dtype.is_floating_point:
         raise ValueError(f"attention takes floating-point tensors, got {query.dtype}. Cast to fp16, bf16 or fp32.")
     if not (query.device == key.device == value.device):
@@ -154,14 +162,23 @@ def _check_tensors(query: Tensor, key: Tensor, value: Tensor) -> None:
         )
 
 
-def _check_options(query: Tensor, softcap: float | None, alibi_slopes: Tensor | None, dropout_p: float) -> None:
-    if softcap is not None and not softcap >= 0.0:
-        raise ValueError(f"softcap={softcap!r} is below 0. Allowed: 0 (off) or a positive number.")
-    if not 0.0 <= dropout_p < 1.0:
-        raise ValueError(f"dropout_p={dropout_p!r} is no probability. Allowed: 0 <= dropout_p < 1.")
-    allowed = (query.shape[1:2], query.shape[:2])
-    if alibi_slopes is not None and alibi_slopes.shape not in allowed:
+def _check_options(query: Tensor, softmax_scale: Any, softcap: Any, alibi_slopes: Any, dropout_p: Any) -> None:
+    if softmax_scale is not None and not _is_finite(softmax_scale):
         raise ValueError(
-            f"alibi_slopes has shape {tuple(alibi_slopes.shape)}. Allowed: [H] = {tuple(allowed[0])} or [B, H] = "
+            f"softmax_scale={softmax_scale!r} is no factor. Allowed: a finite number, or None for 1/sqrt(D)."
+        )
+    if softcap is not None and not (_is_finite(softcap) and softcap >= 0.0):
+        raise ValueError(f"softcap={softcap!r} is no limit of scores. Allowed: 0 or None (off), or a positive number.")
+    if not (_is_finite(dropout_p) and 0.0 <= dropout_p < 1.0):
+        raise ValueError(f"dropout_p={dropout_p!r} is no probability. Allowed: 0 <= dropout_p < 1. Set 0 for none.")
+    allowed = (query.shape[1:2], query.shape[:2])
+    if alibi_slopes is not None and (not isinstance(alibi_slopes, Tensor) or alibi_slopes.shape not in allowed):
+        got = tuple(alibi_slopes.shape) if isinstance(alibi_slopes, Tensor) else repr(alibi_slopes)
+        raise ValueError(
+            f"alibi_slopes has shape {got}. Allowed: a tensor [H] = {tuple(allowed[0])} or [B, H] = "
             f"{tuple(allowed[1])}. Give one slope a head."
         )
+
+
+def _is_finite(number: Any) -> bool:
+    return isinstance(number, Real) and math.isfinite(number)

@@ -44,10 +44,16 @@ class LinkLatestCheckpoint(Callback):
         if self.path.exists() and not self.path.is_symlink():
             LOGGER.warning("%s is no link and was left alone. The checkpoint of this run is %s", self.path, written)
             return
-        self._link(written)
+        try:
+            self._link(written)
+        except OSError as error:
+            # The training is done: a file system without links must not turn it into a failure.
+            LOGGER.warning("%s could not be linked (%s). The checkpoint of this run is %s", self.path, error, written)
+            return
         LOGGER.info("%s is the inference checkpoint of this run: %s", self.path, written)
 
     def _link(self, target: Path) -> None:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
         # A relative target survives when the output folder is moved.
         relative = os.path.relpath(target.resolve(), self.path.parent.resolve())
         temporary = self.path.with_name(f".{self.path.name}.{os.getpid()}")

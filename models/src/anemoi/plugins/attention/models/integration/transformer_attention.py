@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import functools
+import logging
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
@@ -20,6 +21,8 @@ from ..environment import TRANSFORMER
 from .attention_module import AttentionModule
 from .patches import PATCHES
 from .requested import environment_or_own
+
+LOGGER = logging.getLogger(__name__)
 
 
 def patch(module: ModuleType) -> None:
@@ -52,7 +55,28 @@ def set_backend(layer: Any, name: str) -> None:
     """
     require_available(name, TRANSFORMER)
     layer.attention_implementation = name
-    layer.attention = AttentionModule(name, rotary=getattr(layer, "use_rotary_embeddings", False))
+    layer.attention = AttentionModule(name, rotary=_rotates(layer))
+
+
+def _rotates(layer: Any) -> bool:
+    """Whether the layer rotates queries and keys; it may name rotary embeddings and have been trained without."""
+    if not getattr(layer, "use_rotary_embeddings", False):
+        return False
+    attention = getattr(layer, "attention", None)
+    if isinstance(attention, AttentionModule):
+        return attention.rotary
+    if type(attention).__name__ == "SDPAAttentionWrapper":
+        _say_once_that_nothing_was_rotated()
+        return False
+    return True
+
+
+@functools.cache
+def _say_once_that_nothing_was_rotated() -> None:
+    LOGGER.warning(
+        "The model says use_rotary_embeddings=True, but was saved with the stock scaled_dot_product_attention, which "
+        "leaves them out: it is run as it was trained, without."
+    )
 
 
 def current_backend(layer: Any) -> str:

@@ -36,7 +36,7 @@ def write_example(directory: Path, overwrite: bool = False) -> list[Path]:
     directory : Path
         The folder; made if it does not exist.
     overwrite : bool
-        Whether files of the same names may be replaced.
+        Whether files of the same names may be replaced. Files that are as the example has them are no obstacle.
 
     Returns
     -------
@@ -46,7 +46,8 @@ def write_example(directory: Path, overwrite: bool = False) -> list[Path]:
     Raises
     ------
     FileExistsError
-        If a file of the same name exists and ``overwrite`` is off; nothing is written then.
+        If a file of the same name has other content and ``overwrite`` is off, or if a link or a folder has that name;
+        nothing is written then.
     NotADirectoryError
         If the path is that of a file, or goes through one.
     """
@@ -55,10 +56,21 @@ def write_example(directory: Path, overwrite: bool = False) -> list[Path]:
     blocked = next((path for path in (directory, *directory.parents) if path.exists() and not path.is_dir()), None)
     if blocked is not None:
         raise NotADirectoryError(f"Cannot write the example to {directory}: {blocked} is a file. Name a folder.")
-    existing = [target.name for target in targets if target.exists()]
+    # Writing through a link would change a file somewhere else.
+    unsafe = [target.name for target in targets if target.is_symlink() or target.is_dir()]
+    if unsafe:
+        raise FileExistsError(
+            f"Cannot write the example to {directory}: {', '.join(unsafe)} there is a link or a folder. "
+            "Name another folder, or move it away."
+        )
+    existing = [
+        target.name
+        for source, target in zip(sources, targets, strict=True)
+        if target.exists() and target.read_bytes() != source.read_bytes()
+    ]
     if existing and not overwrite:
         raise FileExistsError(
-            f"Cannot write the example to {directory}: {', '.join(existing)} already there. "
+            f"Cannot write the example to {directory}: {', '.join(existing)} already there, with other content. "
             "Name another folder, or replace them with --overwrite."
         )
     directory.mkdir(parents=True, exist_ok=True)

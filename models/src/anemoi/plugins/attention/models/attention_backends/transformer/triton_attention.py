@@ -24,7 +24,7 @@ LOGGER = logging.getLogger(__name__)
 def _say_once_that_torch_serves(device_type: str) -> None:
     LOGGER.warning(
         "triton_attention on device '%s': no Triton kernel there, computing the same attention with the banded torch "
-        "path (exact, memory O(N*window), slower than a GPU).",
+        "path (exact, without an N x N matrix, slower than a GPU).",
         device_type,
     )
 
@@ -48,6 +48,8 @@ class TritonAttentionBackend(TransformerBackend):
     def available(self, device_type: str | None = None) -> tuple[bool, str]:
         """Return whether a GPU has Triton to compile for it; devices other than GPUs need nothing."""
         on_gpu = device_type == "cuda" or (device_type is None and torch.cuda.is_available())
+        if on_gpu and not torch.cuda.is_available():
+            return False, "no CUDA device is visible (needs a GPU)"
         if on_gpu and not _TRITON_IS_INSTALLED:
             return False, "triton is not installed (pip install triton)"
         return True, "Triton kernel" if on_gpu else "banded torch path, no GPU"
