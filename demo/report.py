@@ -17,7 +17,7 @@ from score import Score
 from steps import Backend
 
 CAVEAT = (
-    "These are a few days of one winter, and a model that trained for a minute: they show that the chain works, "
+    "These are a few days of one winter, and a model that trained for 300 steps: they show that the chain works, "
     "not how skilful a model of this kind is."
 )
 

@@ -123,7 +123,7 @@ def _plot(forecasts: list[Forecast], analyses: Analyses, path: Path) -> None:
         chosen.fields["msl"][PLOTTED_LEAD],
         analyses.latitudes,
         analyses.longitudes,
-        title=f"{np.datetime_as_string(chosen.date, unit='h')} UTC + {PLOTTED_LEAD} h",
+        title=f"Mean sea-level pressure, {np.datetime_as_string(chosen.date, unit='h')} UTC + {PLOTTED_LEAD} h",
         path=path,
     )
 

@@ -128,8 +128,6 @@ def write_run_configuration(run: InferenceRun, date: datetime, lead_time: str, d
         "checkpoint": CHECKPOINT,
         "date": f"{date:%Y-%m-%dT%H:%M:%S}",
         "lead_time": lead_time,
-        # anemoi-inference does not know the name 32-true, which training writes into the checkpoint.
-        "precision": "float32",
         "input": {"dataset": DATASET},
         "output": {"netcdf": f"forecasts/{stem}.nc"},
     }

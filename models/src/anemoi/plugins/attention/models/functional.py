@@ -124,7 +124,11 @@ def _select(problem: AttentionProblem, name: str) -> TransformerBackend:
 
 def _refusal(problem: AttentionProblem, what: str, reasons: list[str]) -> str:
     usable = [name for name, backend in transformer_backends().items() if not backend.not_supported_reasons(problem)]
-    fix = f"Set attention_implementation to one of these: {', '.join(usable)}" if usable else "Change the options named"
+    fix = (
+        "Choose one of these (backend, or attention_implementation in a configuration)"
+        if usable
+        else "Change the inputs"
+    )
     return f"{what}: {'; '.join(reasons)}. Usable here: {', '.join(usable) or 'none'}. {fix}."
 
 
