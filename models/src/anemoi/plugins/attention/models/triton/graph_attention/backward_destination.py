@@ -71,8 +71,8 @@ def _graph_attention_bwd_destination_kernel(
 
     Written are ``d_query``, the softmax ``weights`` and the gradients ``d_scores`` (times the scale) as ``[H, M]`` in
     fp32, and ``d_edges`` if ``D_EDGES``. When ``FACTORISED``, also this program's share ``[P, H, C, A + 1]`` of
-    ``d_weight`` (last column: ``d_bias``) and, if ``D_EDGES``, the products of query and d_out with the weight, of which
-    the pass by edge makes the attributes' gradient.
+    ``d_weight`` (last column: ``d_bias``) and, if ``D_EDGES``, the products of query and d_out with the weight, of
+    which the pass by edge makes the attributes' gradient.
 
     Keys, values and edges are gathered once. The softmax is computed anew rather than from a stored normaliser:
     recomputed scores of size 1e8 differ from the stored ones by whole units. With weights p and gradients g of the
