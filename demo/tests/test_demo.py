@@ -138,11 +138,15 @@ def test_prepare_keeps_what_is_not_its_own(tmp_path: Path):
         prepare(tmp_path)
     own = tmp_path / "demo-output"
     prepare(own)
-    (own / "forecasts").mkdir()
+    (own / "forecasts" / RUNS[0].name).mkdir(parents=True)
+    (own / "runs").mkdir()
+    (own / "runs" / "mine.yaml").touch()
     (own / "summary.json").touch()
     (own / "notes.txt").touch()
     prepare(own)
-    assert sorted(path.name for path in own.iterdir()) == [MARKER, "notes.txt"]
+    kept = sorted(str(path.relative_to(own)) for path in own.rglob("*") if path.is_file())
+    assert kept == [MARKER, "notes.txt", "runs/mine.yaml"]
+    assert not (own / "forecasts" / RUNS[0].name).exists()
     with pytest.raises(StepFailed, match="is a file"):
         prepare(own / "notes.txt")
 
