@@ -40,15 +40,16 @@ def few_edges(num_src: int, num_dst: int) -> torch.Tensor:
 @pytest.mark.parametrize("magnitude", [1.0, 8.0])
 def test_matches(device: torch.device, factorised: bool, dtype: torch.dtype, magnitude: float) -> None:
     supported(dtype, device, factorised)
-    case = draw(random_edges(40, 50, 300), (40, 50), dtype=dtype, device=device, magnitude=magnitude)
+    # Several tiles by destination, the last one partly filled.
+    case = draw(random_edges(30, 40, 150), (30, 40), head_dim=24, dtype=dtype, device=device, magnitude=magnitude)
     check(case, factorised=factorised, magnitude=magnitude**2)
 
 
 @both
 @pytest.mark.parametrize(("num_heads", "head_dim"), [(1, 1), (6, 6), (3, 16), (2, 24), (16, 64), (1, 128), (2, 200)])
 def test_g56_any_h_and_c(device: torch.device, factorised: bool, num_heads: int, head_dim: int) -> None:
-    edge_index = random_edges(12, 14, 60)
-    check(draw(edge_index, (12, 14), num_heads=num_heads, head_dim=head_dim, device=device), factorised=factorised)
+    edge_index = random_edges(8, 9, 30)
+    check(draw(edge_index, (8, 9), num_heads=num_heads, head_dim=head_dim, device=device), factorised=factorised)
 
 
 @pytest.mark.parametrize("num_attributes", [1, 11, 15, 16, 31, 40])
@@ -61,6 +62,16 @@ def test_any_number_of_attributes(device: torch.device, num_attributes: int, is_
 @both
 def test_single_step(device: torch.device, factorised: bool) -> None:
     check(draw(few_edges(20, 70), (20, 70), device=device), factorised=factorised)
+
+
+@both
+def test_several_tiles_per_program(device: torch.device, factorised: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    from anemoi.plugins.attention.models.triton.graph_attention import configurations
+
+    monkeypatch.setattr(configurations, "_FACTORISED_PROGRAMS", 4)
+    monkeypatch.setattr(configurations, "_TILE", 256)
+    assert configurations.groups(5, 2, single=False, accumulates=True) == 3
+    check(draw(random_edges(20, 70, 150), (20, 70), device=device), factorised=factorised)
 
 
 @both
@@ -164,7 +175,7 @@ def test_g59_one_source_to_100k_destinations(factorised: bool) -> None:
 
 @both
 def test_bitwise_equal_runs(device: torch.device, factorised: bool) -> None:
-    case = draw(random_edges(40, 50, 300), (40, 50), device=device)
+    case = draw(random_edges(20, 20, 100), (20, 20), device=device)
     runs = [run(case, factorised=factorised, backend=TRITON) for _ in range(2)]
     assert all(torch.equal(a, b) for a, b in zip(*runs, strict=True))
 
