@@ -23,14 +23,11 @@ from pathlib import Path
 
 import torch
 import triton
+from torch import Tensor
 
-from anemoi.plugins.attention.models.problem import make_problem
-from anemoi.plugins.attention.models.reference import reference_attention
-from anemoi.plugins.attention.models.triton.attention import calls
-from anemoi.plugins.attention.models.triton.attention import configurations
-from anemoi.plugins.attention.models.triton.attention import launch
-
-CHECK_LENGTH = 1000
+from anemoi.plugins.attention.models.triton.attention.configurations import Configuration
+from anemoi.plugins.attention.models.triton.attention.tuning import CHECK_LENGTH
+from anemoi.plugins.attention.models.triton.attention.tuning import Trial
 
 
 def main() -> None:
@@ -39,13 +36,19 @@ def main() -> None:
     jobs = [(*parse_case(case), dtype) for case in arguments.cases for dtype in arguments.dtypes]
     jobs = [(shape, direction, text, dtype) for shape, direction, texts, dtype in jobs for text in texts]
     rows = []
+    trial, timed = None, None
     with ProcessPoolExecutor(arguments.workers, mp_context=get_context("spawn")) as pool:
         checks = list(pool.map(verify, jobs))
     for (shape, direction, text, dtype), error in zip(jobs, checks, strict=True):
         row = {"case": shape, "dtype": dtype, "direction": direction, "candidate": text, "error": error}
         if isinstance(error, float) and error < arguments.tolerance:
-            function = prepare(shape, direction, text, dtype)[0]
-            row["ms"] = round(triton.testing.do_bench(function, warmup=10, rep=60, return_mode="median"), 4)
+            *sizes, window = shape
+            if (shape, dtype) != timed:
+                # One set of tensors at a time.
+                trial, timed = Trial(*draw(tuple(sizes), dtype), window), (shape, dtype)
+            trial.run_before(direction)
+            launch = partial(trial.call(direction, parse_candidate(text)).launch, trial.device)
+            row["ms"] = round(triton.testing.do_bench(launch, warmup=10, rep=60, return_mode="median"), 4)
         rows.append(row)
         print(*shape, dtype, direction, text, row.get("ms", "-"), error, flush=True)
     if arguments.output:
@@ -54,68 +57,32 @@ def main() -> None:
 
 def verify(job: tuple) -> float | str:
     """Return the largest relative L2 error over what the kernel writes, or why it did not run."""
-    shape, direction, text, dtype = job
-    _, heads, _, head_dim, window = shape
+    (_, heads, _, head_dim, window), direction, text, dtype = job
     try:
-        function, tensors, outputs = prepare((1, min(heads, 2), CHECK_LENGTH, head_dim, window), direction, text, dtype)
-        function()
+        trial = Trial(*draw((1, min(heads, 2), CHECK_LENGTH, head_dim), dtype), window)
+        return trial.error(direction, parse_candidate(text), trial.expected())
     except Exception as error:
         return f"{type(error).__name__}: {str(error)[:120]}"
-    query, key, value = (tensors[name].double().requires_grad_() for name in ("query", "key", "value"))
-    out = reference_attention(make_problem(query, key, value, window_size=window))
-    gradients = torch.autograd.grad(out, (query, key, value), tensors["d_out"].double())
-    expected = dict(zip(("out", "d_query", "d_key", "d_value"), (out, *gradients), strict=True))
-    return max(((outputs[name].double() - expected[name]).norm() / expected[name].norm()).item() for name in outputs)
 
 
-def prepare(shape: tuple, direction: str, text: str, dtype_name: str) -> tuple:
-    """Return a function that launches one kernel, its tensors, and what it writes."""
-    batch, heads, length, head_dim, window = shape
-    dtype = getattr(torch, dtype_name)
+def draw(shape: tuple[int, int, int, int], dtype: str) -> list[Tensor]:
+    """Draw query, key and value in the layout of a linear layer's rows."""
+    batch, heads, length, head_dim = shape
     torch.manual_seed(0)
-    names = ("query", "key", "value", "d_out", "out", "d_query", "d_key", "d_value")
-    tensors = {
-        name: torch.randn(batch, length, heads, head_dim, device="cuda", dtype=dtype).transpose(1, 2) for name in names
-    }
-    lse, delta = calls.empty_lse(tensors["query"]), calls.empty_lse(tensors["query"])
-    limit = -1 if window is None else window
-    options = calls.Options(limit, limit, head_dim**-0.5)
-    device = tensors["query"].device
-    architecture = configurations.architecture_of(device)
-    take = lambda *wanted: [tensors[name] for name in wanted]  # noqa: E731
-    inputs = take("query", "key", "value")
-    kernels = {
-        "forward": partial(launch.forward_call, *inputs, *take("out"), lse),
-        "backward_query": partial(
-            launch.backward_query_call, *take("d_out"), *inputs, *take("out"), lse, delta, *take("d_query")
-        ),
-        "backward_key_value": partial(
-            launch.backward_key_value_call, *take("d_out"), *inputs, lse, delta, *take("d_key", "d_value")
-        ),
-    }
-    # The kernels before the one to be timed run as shipped.
-    for before in configurations.DIRECTIONS[: configurations.DIRECTIONS.index(direction)]:
-        kernels[before](options, architecture).launch(device)
-    name = "explicit_configuration" if text.startswith("g") else "configuration"
-    originals = configurations.configuration, configurations.explicit_configuration
-    configurations.explicit_configuration = lambda *_, **__: None
-    setattr(configurations, name, lambda *_, **__: parse_candidate(text.removeprefix("g")))
-    call = kernels[direction](options, architecture)
-    configurations.configuration, configurations.explicit_configuration = originals
-    written = {"forward": ["out"], "backward_query": ["d_query"], "backward_key_value": ["d_key", "d_value"]}
-    outputs = {name: tensors[name].fill_(torch.nan) for name in written[direction]}
-    return lambda: call.launch(device), tensors, outputs
+    rows = (batch, length, heads, head_dim)
+    return [torch.randn(rows, device="cuda", dtype=getattr(torch, dtype)).transpose(1, 2) for _ in range(3)]
 
 
-def parse_candidate(text: str) -> configurations.Configuration:
+def parse_candidate(text: str) -> Configuration:
     """Read ``128x64w8s3`` and what may follow: ``p`` for pointers, ``r128`` limits registers, ``k`` is resident."""
-    match = re.fullmatch(r"(\d+)x(\d+)w(\d+)s(\d+)(p?)(?:r(\d+))?(k?)", text)
+    match = re.fullmatch(r"(g?)(\d+)x(\d+)w(\d+)s(\d+)(p?)(?:r(\d+))?(k?)", text)
     if match is None:
         raise ValueError(
             f"{text!r} is no candidate. Allowed: <block_m>x<block_n>w<warps>s<stages>, such as 128x64w8s3."
         )
-    registers = int(match[6]) if match[6] else None
-    return configurations.Configuration(*map(int, match.groups()[:4]), not match[5], registers, bool(match[7]))
+    registers = int(match[7]) if match[7] else None
+    sizes = [int(group) for group in match.groups()[1:5]]
+    return Configuration(*sizes, not match[6], registers, explicit=bool(match[1]), resident=bool(match[8]))
 
 
 def parse_case(text: str) -> tuple[tuple, str, list[str]]:

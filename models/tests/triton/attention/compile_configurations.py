@@ -5,8 +5,9 @@
 
 """Compile configurations for GPUs that are not there; read cases from stdin as JSON, write resources to stdout.
 
-A case is architecture, direction, dtype, head_dim, windowed; the architecture ``sm_90/explicit`` means the kernels with
-explicit asynchrony.
+A case is architecture, direction, dtype, head_dim, windowed, and the number of the tuner's candidate, if it is not the
+shipped configuration of the portable kernel; the architecture ``sm_90/explicit`` means the kernels with explicit
+asynchrony.
 """
 
 import json
@@ -23,6 +24,7 @@ from triton.compiler import ASTSource
 from triton.experimental.gluon._runtime import GluonASTSource
 
 from anemoi.plugins.attention.models.triton.attention import calls
+from anemoi.plugins.attention.models.triton.attention import candidates
 from anemoi.plugins.attention.models.triton.attention import configurations
 from anemoi.plugins.attention.models.triton.attention import launch
 from anemoi.plugins.attention.models.triton.attention.forward import RUN_TIME
@@ -37,20 +39,31 @@ def target(architecture: str) -> GPUTarget:
     return GPUTarget("hip", architecture, 64)
 
 
-def prepare(architecture: str, direction: str, dtype: str, head_dim: int, windowed: bool) -> calls.Call:
-    rows = torch.zeros(1, 512, 16, head_dim, dtype=getattr(torch, dtype)).transpose(1, 2)
+def prepare(
+    architecture: str,
+    direction: str,
+    dtype: str,
+    head_dim: int,
+    windowed: bool,
+    candidate: int | None = None,
+    num_rows: int = 512,
+) -> calls.Call:
+    """Build a call on zeros in the layout of a linear layer's rows."""
+    rows = torch.zeros(1, num_rows, 16, head_dim, dtype=getattr(torch, dtype)).transpose(1, 2)
     lse = calls.empty_lse(rows)
     options = calls.Options(left=16 if windowed else -1, right=16 if windowed else -1, softmax_scale=0.125)
-    if architecture.endswith("/explicit"):
-        config = configurations.explicit_configuration("sm_90", direction, rows.dtype, head_dim, windowed=windowed)
-        arguments = {"forward": [*[rows] * 4, lse], "backward_query": [*[rows] * 5, lse, lse, rows]}
-        arguments["backward_key_value"] = [*[rows] * 4, lse, lse, rows, rows]
+    architecture, _, explicit = architecture.partition("/")
+    key = configurations.Key(architecture, direction, rows.dtype, head_dim, windowed)
+    found = configurations.explicit_configuration if explicit else configurations.configuration
+    config = found(architecture, direction, rows.dtype, head_dim, windowed=windowed)
+    if candidate is not None:
+        config = candidates.candidates(key)[candidate]
+    arguments = {"forward": [*[rows] * 4, lse], "backward_query": [*[rows] * 5, lse, lse, rows]}
+    arguments["backward_key_value"] = [*[rows] * 4, lse, lse, rows, rows]
+    if config.explicit:
         return getattr(launch.hopper, f"{direction}_call")(*arguments[direction], options, config)
-    if direction == "forward":
-        return launch.forward_call(*[rows] * 4, lse, options, architecture)
-    if direction == "backward_query":
-        return launch.backward_query_call(*[rows] * 5, lse, lse, rows, options, architecture)
-    return launch.backward_key_value_call(*[rows] * 4, lse, lse, rows, rows, options, architecture)
+    with configurations.using({key: config}):
+        return getattr(launch, f"{direction}_call")(*arguments[direction], options, architecture)
 
 
 def signature(call: calls.Call) -> tuple[dict, dict, dict]:
@@ -79,7 +92,7 @@ def signature(call: calls.Call) -> tuple[dict, dict, dict]:
 
 def compile_case(architecture: str, *case: object) -> dict[str, object]:
     call = prepare(architecture, *case)
-    source = (GluonASTSource if architecture.endswith("/explicit") else ASTSource)(call.kernel, *signature(call))
+    source = (GluonASTSource if call.configuration.explicit else ASTSource)(call.kernel, *signature(call))
     try:
         kernel = triton.compile(source, target=target(architecture), options=call.launch_options)
     except Exception as error:

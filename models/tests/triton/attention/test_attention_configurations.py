@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from anemoi.plugins.attention.models.triton.attention import candidates
 from anemoi.plugins.attention.models.triton.attention import configurations
 
 SHARED_MEMORY = {
@@ -28,26 +29,21 @@ SHARED_MEMORY = {
     "gfx90a": 64 * 1024,
     "gfx942": 64 * 1024,
 }
-# Bytes allowed. Three products for one and twice the operands leave fp32 short of registers even with small tiles; a
-# few bytes outside the loop are no loss.
-SPILLS = {"float32": 256, "bfloat16": 16}
 # One of each kernel and target, the largest tiles, and the smallest shared memory (A23).
 SAMPLE = [
     ("sm_80", "forward", "bfloat16", 64, True),
-    ("sm_80", "backward_key_value", "bfloat16", 128, False),
-    ("sm_89", "forward", "float32", 128, True),
+    ("sm_89", "backward_query", "float32", 256, False),
     ("sm_89", "backward_query", "bfloat16", 256, True),
     ("sm_90", "forward", "bfloat16", 64, True),
-    ("sm_90", "forward", "bfloat16", 128, False),
     ("sm_90", "backward_query", "bfloat16", 64, True),
     ("sm_90", "backward_key_value", "bfloat16", 64, True),
     ("sm_90/explicit", "forward", "bfloat16", 64, False),
     ("sm_90/explicit", "backward_query", "bfloat16", 64, True),
     ("sm_90/explicit", "backward_key_value", "bfloat16", 64, True),
     ("sm_100", "forward", "float16", 64, False),
-    ("sm_100", "backward_key_value", "float16", 64, True),
+    ("gfx90a", "backward_key_value", "float32", 256, False),
     ("gfx942", "forward", "bfloat16", 64, True),
-    ("gfx942", "backward_query", "float32", 256, False),
+    ("gfx942", "backward_query", "bfloat16", 256, True),
 ]
 
 
@@ -71,7 +67,7 @@ def assert_fit(cases: list) -> None:
     failures = [
         (case, result)
         for case, result in zip(cases, results, strict=True)
-        if "error" in result or result["spilled"] > SPILLS.get(case[2], 0) or result["shared"] > SHARED_MEMORY[case[0]]
+        if "error" in result or result["spilled"] or result["shared"] > SHARED_MEMORY[case[0]]
     ]
     assert not failures, "\n".join(map(str, failures))
 
@@ -98,6 +94,23 @@ def test_every_explicit_configuration_compiles() -> None:
         if configurations.explicit_configuration("sm_90", direction, torch.bfloat16, head_dim, windowed=windowed)
     ]
     assert_fit(cases)
+
+
+@pytest.mark.slow
+def test_every_explicit_candidate_of_the_tuner_compiles() -> None:
+    # Those of the portable kernels may not fit some GPU; the tuner then skips them.
+    cases = [
+        ("sm_90", direction, "bfloat16", head_dim, windowed, number)
+        for direction in configurations.DIRECTIONS
+        for head_dim in (32, 64, 128)
+        for windowed in (False, True)
+        for number, config in enumerate(
+            candidates.candidates(configurations.Key("sm_90", direction, torch.bfloat16, head_dim, windowed))
+        )
+        if config.explicit
+    ]
+    results = compile_all(cases)
+    assert not [pair for pair in zip(cases, results, strict=True) if "error" in pair[1]]
 
 
 def test_g63_no_descriptors_on_amd() -> None:

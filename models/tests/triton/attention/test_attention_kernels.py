@@ -28,19 +28,19 @@ def fused(*tensors: torch.Tensor, **options: object) -> torch.Tensor:
 @both_architectures
 @pytest.mark.parametrize(("dtype", "magnitude"), [(torch.float16, 1.0), (torch.float16, 8.0), (torch.float32, 8.0)])
 def test_matches(device: torch.device, dtype: torch.dtype, magnitude: float) -> None:
-    query, *others = draw(1, 2, 97, 32, device=device, dtype=dtype)
+    query, *others = draw(1, 1, 97, 32, device=device, dtype=dtype)
     check([query * magnitude, *others], magnitude)
 
 
 @pytest.mark.parametrize("window", [1, 15, 17, 31, 33])
 def test_a02_window(device: torch.device, window: int) -> None:
-    check(draw(1, 1, 257, 16, device=device), window_size=(window, window))
+    check(draw(1, 1, 257, 16, device=device, dtype=torch.float16), window_size=(window, window))
 
 
 @both_architectures
 @pytest.mark.parametrize("window_size", [(0, 7), (40, 3), (-1, 20), (20, -1), (-1, 0), (0, -1)])
 def test_asymmetric_window(device: torch.device, window_size: tuple[int, int]) -> None:
-    check(draw(1, 2, 150, 16, device=device, num_keys=201), window_size=window_size)
+    check(draw(1, 1, 100, 16, device=device, num_keys=141), window_size=window_size)
 
 
 @both_architectures
@@ -83,18 +83,26 @@ def test_a07_length(device: torch.device, length: int, window: int) -> None:
 
 
 @both_architectures
-@pytest.mark.parametrize(("foreign", "window"), [(float("nan"), -1), (float("nan"), 16), (1e4, 16)])
-def test_a08_neighbouring_head_and_batch(device: torch.device, foreign: float, window: int) -> None:
-    tensors = [x.transpose(1, 2).contiguous().transpose(1, 2) for x in draw(2, 3, 97, 16, device=device)]
+@pytest.mark.parametrize(
+    ("batch", "heads", "foreign", "window"), [(1, 3, float("nan"), -1), (1, 3, 1e4, 16), (2, 1, float("nan"), 16)]
+)
+def test_a08_neighbouring_head_and_batch(
+    device: torch.device, batch: int, heads: int, foreign: float, window: int
+) -> None:
+    tensors = [
+        x.transpose(1, 2).contiguous().transpose(1, 2)
+        for x in draw(batch, heads, 97, 16, device=device, dtype=torch.float16)
+    ]
+    mine = (batch // 2, heads // 2)
     options = {"window_size": (window, window)}
-    alone = check([x[1:2, 1:2] for x in tensors], **options)
+    alone = check([x[mine][None, None] for x in tensors], **options)
     for tensor in tensors:
-        mine = tensor[1, 1].clone()
+        kept = tensor[mine].clone()
         tensor.fill_(foreign)
-        tensor[1, 1] = mine
+        tensor[mine] = kept
     together = with_gradients(lambda *x: fused(*x, **options), *tensors)
     for got, expected in zip(together, alone, strict=True):
-        assert torch.equal(got[1:2, 1:2], expected)
+        assert torch.equal(got[mine], expected[0, 0])
 
 
 def test_a09_single_row_three_times(device: torch.device) -> None:
@@ -127,7 +135,7 @@ def test_no_rows(device: torch.device, num_queries: int, num_keys: int) -> None:
 
 @pytest.mark.parametrize("head_dim", [8, 24, 40, 72, 80, 96, 160, 192, 256])
 def test_a22_head_dim(device: torch.device, head_dim: int) -> None:
-    query, *others = draw(1, 2, 70, head_dim, device=device, dtype=torch.float16)
+    query, *others = draw(1, 1, 70, head_dim, device=device, dtype=torch.float16)
     check([query * 2.0, *others], 2.0, window_size=(20, 30))
 
 
@@ -139,16 +147,15 @@ def test_a22_head_dim_that_is_not_served(device: torch.device) -> None:
 @both_architectures
 @pytest.mark.parametrize("window", [-1, 30])
 def test_a26_softcap(device: torch.device, window: int) -> None:
-    query, *others = draw(1, 2, 130, 32, device=device)
+    query, *others = draw(1, 1, 100, 32, device=device)
     check([query * 8.0, *others], 8.0, softcap=5.0, window_size=(window, window))
 
 
-@pytest.mark.parametrize("per_batch", [False, True])
-@pytest.mark.parametrize("softcap", [0.0, 4.0])
+@pytest.mark.parametrize(("per_batch", "softcap"), [(False, 0.0), (True, 4.0)])
 def test_a26_alibi(device: torch.device, per_batch: bool, softcap: float) -> None:
     slopes = torch.rand((2, 2) if per_batch else (2,), device=device)
-    tensors = draw(2, 2, 70, 16, device=device, num_keys=90)
-    check(tensors, alibi_slopes=slopes, softcap=softcap, window_size=(40, -1))
+    tensors = draw(2, 2, 40, 16, device=device, num_keys=50)
+    check(tensors, alibi_slopes=slopes, softcap=softcap, window_size=(20, -1))
 
 
 def test_a26_alibi_slopes_are_constants(device: torch.device) -> None:
@@ -162,7 +169,7 @@ def test_a26_alibi_slopes_are_constants(device: torch.device) -> None:
 def test_a26_dropout(device: torch.device, window: int) -> None:
     from anemoi.plugins.attention.models.triton.attention import dropout_mask
 
-    tensors = draw(1, 2, 70, 16, device=device, num_keys=90)
+    tensors = draw(1, 2, 50, 16, device=device, num_keys=60)
     mask = dropout_mask(tensors[0], tensors[1], dropout_p=0.3, dropout_seed=1 << 40)
     assert mask.double().mean().item() == pytest.approx(0.7, abs=0.02)
     check(tensors, dropout_mask=mask, dropout_p=0.3, dropout_seed=1 << 40, window_size=(window, window))
@@ -177,7 +184,7 @@ def test_a26_dropout_masks_differ_between_heads_and_seeds(device: torch.device) 
 
 
 def test_a28_repeats_are_bitwise_equal(device: torch.device) -> None:
-    tensors = draw(1, 2, 200, 32, device=device, dtype=torch.float16)
+    tensors = draw(1, 1, 200 if device.type == "cuda" else 97, 32, device=device, dtype=torch.float16)
     first = with_gradients(lambda *x: fused(*x, window_size=(50, 50)), *tensors)
     for _ in range(50 if device.type == "cuda" else 2):
         again = with_gradients(lambda *x: fused(*x, window_size=(50, 50)), *tensors)

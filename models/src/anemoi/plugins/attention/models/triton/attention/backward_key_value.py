@@ -11,6 +11,7 @@ import triton.language as tl
 from .forward import RUN_TIME
 from .tiles import keep
 from .tiles import load_rows
+from .tiles import products_with
 from .tiles import split_range
 from .tiles import store_rows
 from .tiles import transform_scores
@@ -124,7 +125,7 @@ def _key_value_steps(
             d_value = tl.dot(dropped.to(d_out.dtype), d_out, d_value, input_precision=PRECISION)
         else:
             d_value = tl.dot(weights.to(d_out.dtype), d_out, d_value, input_precision=PRECISION)
-        d_weights = tl.dot(value, tl.trans(d_out), input_precision=PRECISION)  # [BLOCK_N, BLOCK_M]
+        d_weights = products_with(value, d_out, PRECISION)  # [BLOCK_N, BLOCK_M]
         if DROPOUT:
             d_weights = tl.where(kept, d_weights / (1.0 - dropout_p), 0.0)
         d_scores = weights * (d_weights - delta)

@@ -11,6 +11,7 @@ import triton.language as tl
 from .forward import RUN_TIME
 from .tiles import keep
 from .tiles import load_rows
+from .tiles import products_with
 from .tiles import split_range
 from .tiles import store_rows
 from .tiles import transform_scores
@@ -66,8 +67,8 @@ def _query_steps(
         value = load_rows(
             value_source, batch, head, start, num_keys, *value_strides, BLOCK_N, HEAD_DIM, BLOCK_D, DESCRIPTORS, MASKED
         )
-        products = tl.dot(query, tl.trans(key), input_precision=PRECISION)  # [BLOCK_M, BLOCK_N]
-        d_weights = tl.dot(d_out, tl.trans(value), input_precision=PRECISION)  # [BLOCK_M, BLOCK_N]
+        products = products_with(query, key, PRECISION)  # [BLOCK_M, BLOCK_N]
+        d_weights = products_with(d_out, value, PRECISION)  # [BLOCK_M, BLOCK_N]
         scores, factor, tanh = transform_scores(
             products, position, key_index, softmax_scale, softcap, slope, SOFTCAP, ALIBI
         )

@@ -164,8 +164,9 @@ def _constants(
     config: configurations.Configuration, query: Tensor, options: Options, descriptors: bool, architecture: str
 ) -> dict[str, Any]:
     precision = "ieee"
-    if query.dtype == torch.float32 and not architecture.startswith("gfx"):
-        # Three tf32 products recover fp32 accuracy; Triton's default would be one.
+    if query.dtype == torch.float32 and query.shape[3] <= 128 and not architecture.startswith("gfx"):
+        # Three tf32 products recover fp32 accuracy; Triton's default would be one. For wider heads, the halves into
+        # which they split the operands do not fit the registers.
         precision = "tf32x3"
     return {
         "HEAD_DIM": query.shape[3],

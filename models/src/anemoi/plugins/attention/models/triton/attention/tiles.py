@@ -80,6 +80,20 @@ def _row_pointers(base_ptr, batch, head, row, stride_b, stride_h, stride_n, ROWS
 
 
 @triton.jit
+def products_with(own, others, PRECISION: tl.constexpr):
+    """Multiply a program's own rows with others: ``[own rows, other rows]``.
+
+    Where fp32 products are left to the plain arithmetic units, a thread holds whole rows of the left factor. Those that
+    stay throughout the loop go to the right, else they take up all registers.
+    """
+    if PRECISION == "ieee" and own.dtype == tl.float32:
+        products = tl.trans(tl.dot(others, tl.trans(own), input_precision=PRECISION))
+    else:
+        products = tl.dot(own, tl.trans(others), input_precision=PRECISION)
+    return products
+
+
+@triton.jit
 def transform_scores(
     products, position, key_index, softmax_scale, softcap, slope, SOFTCAP: tl.constexpr, ALIBI: tl.constexpr
 ):
