@@ -9,6 +9,7 @@ Every command must be in one of three places: in the sequence of the quickstart,
 the commands that a test of this module executes; or in ``ELSEWHERE``, with the file that runs it.
 """
 
+import json
 import os
 import re
 import shlex
@@ -18,6 +19,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 import yaml
 from snippets import REPOSITORY
 from snippets import Snippet
@@ -32,6 +34,9 @@ OWN_DATA = (
     "system.output.root=/path/to/output"
 )
 MY_CONFIG = "anemoi-training config validate --config-name=my_config"
+TUNE = "anemoi-attention tune 1,16,40320,64,512 1,16,40320,64,none --output tuned.json"
+BENCHMARK = "python benchmarks/attention.py --output attention.json"
+PLOT = "python benchmarks/attention.py --from-json attention.json --plot attention.png"
 
 # Executed by tests of this module, beside the sequence of the quickstart.
 EXECUTED = {
@@ -40,6 +45,9 @@ EXECUTED = {
     "anemoi-training train --config-name=my_config model.processor.attention_implementation=triton_attention": (
         "test_override_on_the_command_line"
     ),
+    TUNE: "test_commands_for_a_gpu_say_so",
+    BENCHMARK: "test_commands_for_a_gpu_say_so",
+    PLOT: "test_plot_of_the_benchmark",
 }
 
 # Executed elsewhere: the file, and what must stand in it.
@@ -165,6 +173,35 @@ def test_override_on_the_command_line(tmp_path: Path, monkeypatch: pytest.Monkey
     with initialize(version_base=None):
         config = compose(config_name="my_config", overrides=command.split()[3:])
     assert config.model.processor.attention_implementation == "triton_attention"
+
+
+@pytest.mark.parametrize("command", [TUNE, BENCHMARK])
+def test_commands_for_a_gpu_say_so(command: str, tmp_path: Path) -> None:
+    if torch.cuda.is_available():
+        pytest.skip("a GPU is present, and the command takes minutes")
+    (tmp_path / "benchmarks").symlink_to(REPOSITORY / "benchmarks")
+    with pytest.raises(AssertionError, match=r"GPU.*(Run it on one|Run the tuner)"):
+        shell(tmp_path, command)
+    assert [path.name for path in tmp_path.iterdir()] == ["benchmarks"]
+
+
+def test_plot_of_the_benchmark(tmp_path: Path) -> None:
+    times = {
+        name: {"p20": 1.0, "p50": 1.1, "p80": 1.2} for name in ("forward_ms", "backward_ms", "forward_backward_ms")
+    }
+    shape = {"batch": 1, "heads": 2, "length": 64, "head_dim": 16, "window": None, "peak_bytes": 1000}
+    row = {"case": "global", "implementation": "ours", "errors": {"out": 1e-3}, **shape, **times}
+    provenance = {"gpu": "a GPU", "torch": "2", "triton": "3", "commit": "0"}
+    lost = {**row, "implementation": "fa2", "forward_ms": {"p20": 0.4, "p50": 0.55, "p80": 0.6}}
+    skipped = {"case": "global", "implementation": "cudnn", **shape, "skipped": "no window"}
+    rows = [{**one, **provenance} for one in (row, lost, skipped)]
+    (tmp_path / "attention.json").write_text(json.dumps(rows))
+    (tmp_path / "benchmarks").symlink_to(REPOSITORY / "benchmarks")
+    printed = shell(tmp_path, PLOT)
+    # A loss is shown as one.
+    assert "(0.50x)" in printed
+    assert "no window" in printed
+    assert (tmp_path / "attention.png").stat().st_size > 1000
 
 
 @pytest.mark.parametrize("snippet", of_language("python"), ids=str)
