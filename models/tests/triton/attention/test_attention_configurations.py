@@ -77,6 +77,7 @@ def test_a23_g63_sample_compiles() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("architecture", configurations.ARCHITECTURES)
 def test_a23_g63_every_configuration_compiles(architecture: str) -> None:
     cases = [(a, d, str(t).removeprefix("torch."), *rest) for a, d, t, *rest in configurations.shipped()]

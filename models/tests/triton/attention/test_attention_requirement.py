@@ -57,12 +57,12 @@ def run(*parts: str) -> str:
 def test_a35_without_triton_the_package_imports_and_says_so() -> None:
     printed = run(PREPARE["absent"], COMMON, REFUSES)
     assert printed.count("triton cannot be imported") == 5
-    assert printed.count("pip install 'triton>=3.2'") == 5
+    assert printed.count("pip install 'triton>=3.3'") == 5
 
 
 def test_a35_a36_too_old_triton_is_refused() -> None:
     printed = run(PREPARE["too old"], COMMON, REFUSES)
-    assert printed.count("triton=2.10.0 (at least 3.2)") == 5
+    assert printed.count("triton=2.10.0 (at least 3.3)") == 5
     assert "choose another backend" in printed
 
 
@@ -76,8 +76,9 @@ def test_a35_a36_newer_triton_serves_with_the_portable_kernels() -> None:
         ("2.10", False, False),
         ("2.10.1", False, False),
         ("3.1.9", False, False),
-        ("3.2", True, False),
-        ("3.2.0+gitabc", True, False),
+        ("3.2.0", False, False),
+        ("3.3", True, False),
+        ("3.3.0+gitabc", True, False),
         ("3.6.0", True, True),
         ("3.6.1.post1", True, True),
         ("3.10", True, False),

@@ -17,7 +17,7 @@ from torch import Tensor
 try:
     from triton.tools.tensor_descriptor import TensorDescriptor
 except ImportError:
-    # Triton before 3.3: rows are loaded through pointers.
+    # Older releases of Triton: rows are loaded through pointers.
     TensorDescriptor = None
 
 from . import configurations

@@ -12,7 +12,8 @@ from importlib import import_module
 from packaging.version import InvalidVersion
 from packaging.version import Version
 
-MINIMUM = "3.2"
+# 3.2 cannot compile a call with unpacked arguments.
+MINIMUM = "3.3"
 # Gluon is experimental and changes between releases: the kernels written in it run where they were verified.
 _VERIFIED_GLUON = ((3, 6),)
 
