@@ -17,9 +17,9 @@ import torch
 # The folder of this file is on the path of a script, policy.py is not.
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from kernel_checks import NAMES  # noqa: E402
-from kernel_checks import draw  # noqa: E402
-from kernel_checks import with_gradients  # noqa: E402
+from kernel_checks import NAMES
+from kernel_checks import draw
+from kernel_checks import with_gradients
 
 
 def run(device: str, length: int = 40, window: int = 9) -> tuple[torch.Tensor, ...]:
