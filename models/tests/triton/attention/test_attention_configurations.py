@@ -32,7 +32,7 @@ SHARED_MEMORY = {
 # One of each kernel and target, the largest tiles, and the smallest shared memory (A23).
 SAMPLE = [
     ("sm_80", "forward", "bfloat16", 64, True),
-    ("sm_89", "backward_query", "float32", 256, False),
+    ("sm_89", "forward", "float32", 256, False),
     ("sm_89", "backward_query", "bfloat16", 256, True),
     ("sm_90", "forward", "bfloat16", 64, True),
     ("sm_90", "backward_query", "bfloat16", 64, True),
