@@ -84,11 +84,9 @@ def test_a24_fp32_asks_for_fp32_products(head_dim: int) -> None:
             assert call.constants["PRECISION"] in ("tf32x3", "ieee")
 
 
-@pytest.mark.parametrize(
-    "head_dim", [16, pytest.param(64, marks=pytest.mark.gpu), pytest.param(256, marks=pytest.mark.gpu)]
-)
+@pytest.mark.parametrize("head_dim", [16, pytest.param(64, marks=pytest.mark.gpu), 256])
 def test_a24_fp32_accuracy(device: torch.device, head_dim: int) -> None:
-    tensors = draw(1, 1, 70, head_dim, device=device)
+    tensors = draw(1, 1, 50, head_dim, device=device)
     expected = oracle([x.double() for x in tensors])
     got = with_gradients(fused_attention, *tensors)
     in_tf32 = oracle([to_tf32(x).double() for x in tensors])

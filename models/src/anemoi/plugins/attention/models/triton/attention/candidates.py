@@ -60,7 +60,7 @@ def _neighbours(entry: Entry) -> Iterator[Entry]:
         (block_m // 2, block_n, num_warps, num_stages),
         (block_m, block_n * 2, num_warps, num_stages),
         (block_m * 2, block_n, num_warps, num_stages),
-        (block_m, block_n, 12 - num_warps, num_stages),
+        (block_m, block_n, 8 if num_warps != 8 else 4, num_stages),
     ]
     for candidate in changed:
         if min(candidate[:2]) >= 16 and max(candidate[:2]) <= 128 and 1 <= candidate[3] <= 4:
