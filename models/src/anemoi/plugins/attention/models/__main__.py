@@ -8,19 +8,11 @@
 Example: ``anemoi-attention explain`` lists the backends and which of them can run on this machine.
 """
 
-import argparse
 from importlib.metadata import version
 
 from anemoi.utils.cli import cli_main
-from anemoi.utils.cli import make_parser
 
 from .commands import load_commands
-
-
-# For the documentation.
-def create_parser() -> argparse.ArgumentParser:
-    """Return the parser of the command line."""
-    return make_parser(__doc__ or "", load_commands())
 
 
 def main() -> None:
