@@ -23,6 +23,10 @@ class UnsupportedProblem(ValueError, NotImplementedError):
     """
 
 
+class InvalidCheckpoint(ValueError):
+    """A file was given that is no checkpoint, or not one of the kind that is needed."""
+
+
 class UnknownBackend(ValueError):
     """A name was given that is no attention backend.
 

@@ -7,7 +7,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from types import ModuleType
 
@@ -17,6 +19,10 @@ from ..attention_backends import canonical_name
 from ..attention_backends import require_available
 from ..environment import GRAPH_TRANSFORMER
 from ..environment import TRANSFORMER
+from ..layer_spec import LayerSpec
+from ..layer_spec import graph_spec
+from ..layer_spec import require_options
+from ..layer_spec import transformer_spec
 from . import graph_transformer_block
 from . import transformer_attention
 
@@ -71,19 +77,53 @@ def override_backends(
     UnknownBackend
         If a name is no backend of its kind.
     BackendUnavailable
-        If a backend cannot run on this machine. A name given here is checked before any layer is changed.
+        If a backend cannot run on this machine.
+    UnsupportedProblem
+        If a backend does not offer an option of a layer. Dropout counts where the layer is in training mode.
+
+    Notes
+    -----
+    If it raises, the model is as it was.
     """
     asked = {TRANSFORMER: transformer, GRAPH_TRANSFORMER: graph_transformer}
     chosen = {kind: canonical_name(name, kind, f"{kind} backend") for kind, name in asked.items() if name is not None}
     for kind, name in chosen.items():
         require_available(name, kind)
+    layers = list(attention_layers(model))
     reports = []
-    for path, kind, layer in attention_layers(model):
-        adapter = _ADAPTERS[kind]
-        previous = adapter.current_backend(layer)
-        if kind in chosen:
-            adapter.set_backend(layer, chosen[kind])
-        else:
-            adapter.set_own_backend(layer)
-        reports.append(LayerReport(path, kind, previous, adapter.current_backend(layer)))
+    with _all_or_none(layer for _, _, layer in layers):
+        for path, kind, layer in layers:
+            adapter = _ADAPTERS[kind]
+            previous = adapter.current_backend(layer)
+            if kind in chosen:
+                adapter.set_backend(layer, chosen[kind])
+            else:
+                adapter.set_own_backend(layer)
+            reports.append(LayerReport(path, kind, previous, adapter.current_backend(layer)))
+        specs = [layer_spec(*layer) for layer in layers]
+        require_options(zip(specs, [report.backend for report in reports], strict=True), model.training)
     return reports
+
+
+def layer_spec(path: str, kind: str, layer: nn.Module) -> LayerSpec:
+    """Describe what one of :func:`attention_layers` asks of a backend."""
+
+    def get(name: str, default: object) -> object:
+        return getattr(layer, name, default)
+
+    return transformer_spec(path, get) if kind == TRANSFORMER else graph_spec(path, kind, get)
+
+
+@contextmanager
+def _all_or_none(layers: Iterable[nn.Module]) -> Iterator[None]:
+    """Put the layers back as they were if something goes wrong."""
+    before = [(layer, dict(vars(layer)), dict(layer._modules)) for layer in layers]
+    try:
+        yield
+    except BaseException:
+        for layer, attributes, children in before:
+            vars(layer).clear()
+            vars(layer).update(attributes)
+            layer._modules.clear()
+            layer._modules.update(children)
+        raise

@@ -9,6 +9,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from collections.abc import Iterator
+from collections.abc import Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import cache
 from typing import Any
 
@@ -18,6 +22,24 @@ from ..environment import requested_backend
 from ..errors import UnknownBackend
 
 LOGGER = logging.getLogger(__name__)
+
+_CHOSEN: ContextVar[Mapping[str, str]] = ContextVar("chosen")
+
+
+@contextmanager
+def choosing(chosen: Mapping[str, str]) -> Iterator[None]:
+    """Let layers that are built meanwhile have these backends, whatever they and the environment say.
+
+    Parameters
+    ----------
+    chosen : mapping of str to str
+        Canonical name by kind of layer.
+    """
+    token = _CHOSEN.set(chosen)
+    try:
+        yield
+    finally:
+        _CHOSEN.reset(token)
 
 
 def environment_or_own(layer: Any, configured: str, kind: str, stock: Callable[[Any], None]) -> str | None:
@@ -44,6 +66,9 @@ def environment_or_own(layer: Any, configured: str, kind: str, stock: Callable[[
     UnknownBackend
         If neither this package nor the host knows the name.
     """
+    chosen = _CHOSEN.get({}).get(kind)
+    if chosen is not None:
+        return chosen
     override = requested_backend(kind)
     if override is None:
         try:
