@@ -171,17 +171,31 @@ def test_wrong_variable_fails_even_if_overruled(make_runner: MakeRunner, monkeyp
         make_runner(runner={"attention": {"transformer": SDPA}})
 
 
-def test_unavailable_backends_fail_before_anything_is_written(
+def test_unavailable_backends_fail_before_anything_is_read_or_written(
     make_runner: MakeRunner, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    output = {"netcdf": str(tmp_path / "new" / "forecast.nc")}
+    """D6: also with a date that the dataset does not have, which reading would find."""
+    output = {"netcdf": str(tmp_path / "forecast.nc")}
+    changes = {"output": output, "date": "2001-01-01"}
     monkeypatch.setenv(VARIABLE, "flash_attention")
     # On a CPU it can't run whether it is installed or not.
+    runner = make_runner(**changes)
     with pytest.raises(BackendUnavailable, match=rf"^{VARIABLE}=flash_attention: .*Usable here: {TRITON}, {SDPA}"):
-        make_runner(output=output)
+        runner.execute()
+    runner = make_runner(output="none", runner={"attention": {"graph_transformer": "triton", "transformer": SDPA}})
     with pytest.raises(BackendUnavailable, match=r"^runner.attention.graph_transformer=triton: .*Usable here: pyg"):
-        make_runner(output=output, runner={"attention": {"graph_transformer": "triton", "transformer": SDPA}})
-    assert not (tmp_path / "new").exists()
+        runner.execute()
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_machine_that_only_retrieves_needs_no_backend(
+    tmp_path: Path, run_configuration: Callable[..., dict[str, Any]], cli: Any
+) -> None:
+    """Data are often retrieved on a machine without the GPU that the run configuration is for."""
+    configuration = run_configuration(device="cuda", runner={"attention": {"transformer": "flash_attention"}})
+    (tmp_path / "run.yaml").write_text(yaml.safe_dump(configuration))
+    cli(tmp_path, "anemoi-inference", "retrieve", "run.yaml", "--date", "1996-01-17", "--output", "requests.json")
+    assert (tmp_path / "requests.json").exists()
 
 
 @pytest.mark.parametrize(

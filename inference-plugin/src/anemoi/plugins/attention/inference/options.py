@@ -65,6 +65,9 @@ def parse_options(
         If a value has no key, a key is not known, or a value is no string. None means not set.
     """
     prefix = _prefix(config)
+    if positional == (None,):
+        # `runner: {attention: }`, with nothing behind it.
+        positional = ()
     if positional:
         raise InvalidRunnerOptions(
             f"{prefix} takes options by name, got {_shown(positional)}. Allowed: {', '.join(ALLOWED)}. "

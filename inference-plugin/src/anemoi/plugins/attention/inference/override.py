@@ -16,14 +16,23 @@ from typing import Any
 import torch
 from anemoi.inference.runner import Runner
 
+from .agreement import require_agreement
+from .checks import check_run
+from .composition import compose
+from .composition import reduce_instance
+from .options import AttentionOptions
+from .run_facts import computing_dtype
+from .run_facts import loads_checkpoint
 from .selection import Choice
 from anemoi.plugins.attention.models import UnknownBackend
 from anemoi.plugins.attention.models import override_backends
 from anemoi.plugins.attention.models.attention_backends import backends
 from anemoi.plugins.attention.models.attention_backends import canonical_name
+from anemoi.plugins.attention.models.checkpoint import require_complete
 from anemoi.plugins.attention.models.environment import GRAPH_TRANSFORMER
 from anemoi.plugins.attention.models.integration import LayerReport
 from anemoi.plugins.attention.models.integration import attention_layers
+from anemoi.plugins.attention.models.integration.requested import choosing
 
 LOGGER = logging.getLogger(__name__)
 
@@ -38,13 +47,46 @@ class AttentionOverride:
     """
 
     attention_choices: tuple[Choice, ...] = ()
+    attention_options: AttentionOptions = AttentionOptions()
+    _checked = False
+
+    def execute(self, *args: Any, **kwargs: Any) -> None:
+        """Run as the runner does; what makes the run impossible is found before its input is read."""
+        self.check_attention()
+        super().execute(*args, **kwargs)  # type: ignore[misc]
+
+    def check_attention(self) -> None:
+        """Check device, backends and options; see :func:`~anemoi.plugins.attention.inference.checks.check_run`."""
+        if not self._checked and loads_checkpoint(self):
+            require_agreement(self, self.attention_choices)
+            check_run(
+                self.checkpoint.path,  # type: ignore[attr-defined]
+                self.attention_choices,
+                self.attention_options,
+                self.device,  # type: ignore[attr-defined]
+                computing_dtype(self),
+            )
+        self._checked = True
 
     @cached_property
     def model(self) -> torch.nn.Module:
         """The loaded model with its attention layers swapped; weights and state_dict are those of the checkpoint."""
-        model: torch.nn.Module = super().model  # type: ignore[misc]
-        apply_choices(model, self.attention_choices, self.device.type)  # type: ignore[attr-defined]
+        # A runner of the low-level interface has no execute().
+        self.check_attention()
+        with choosing({choice.kind: choice.backend for choice in self.attention_choices}):
+            # As the host does before its first step: dropout that is off is no reason to refuse a backend.
+            model: torch.nn.Module = super().model.eval()  # type: ignore[misc]
+        apply_choices(
+            model,
+            self.attention_choices,
+            self.device.type,  # type: ignore[attr-defined]
+            log_level=logging.INFO if getattr(self, "is_master", True) else logging.DEBUG,
+        )
+        require_complete(model)
         return model
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return reduce_instance(self)
 
 
 @cache
@@ -55,12 +97,9 @@ def with_override(runner_class: type[Runner]) -> type[Runner]:
     return compose(runner_class.__name__, (AttentionOverride, runner_class))
 
 
-def compose(name: str, bases: tuple[type, ...]) -> type[Any]:
-    """Return a class of these bases that looks, to logs and messages, as if it stood where the last one does."""
-    return type(name, bases, {"__module__": bases[-1].__module__, "__doc__": bases[-1].__doc__})
-
-
-def apply_choices(model: torch.nn.Module, choices: Iterable[Choice], device_type: str) -> list[LayerReport]:
+def apply_choices(
+    model: torch.nn.Module, choices: Iterable[Choice], device_type: str, log_level: int = logging.INFO
+) -> list[LayerReport]:
     """Swap the backends of a loaded model and log, in one line, what each kind of layer uses and why.
 
     Parameters
@@ -71,6 +110,8 @@ def apply_choices(model: torch.nn.Module, choices: Iterable[Choice], device_type
         At most one a kind of layer; kinds without one keep the checkpoint's backend.
     device_type : str
         Where the model runs.
+    log_level : int
+        Level of that line.
 
     Returns
     -------
@@ -83,7 +124,7 @@ def apply_choices(model: torch.nn.Module, choices: Iterable[Choice], device_type
         # The host does the same where there is no GPU at all; here there may be one that the run doesn't use.
         chosen[GRAPH_TRANSFORMER] = "pyg"
     reports = override_backends(model, **chosen)
-    LOGGER.info("Attention backends: %s.", _summary(reports, sources, device_type))
+    LOGGER.log(log_level, "Attention backends: %s.", _summary(reports, sources, device_type))
     for kind, source in sources.items():
         if not any(report.kind == kind for report in reports):
             LOGGER.warning(

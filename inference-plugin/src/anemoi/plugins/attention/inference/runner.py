@@ -14,11 +14,10 @@ from anemoi.inference.config.run import RunConfiguration
 from anemoi.inference.runner import Runner
 
 from .base_runner import find_base_runner
+from .composition import compose
 from .host import install
-from .options import AttentionOptions
 from .options import parse_options
 from .override import AttentionOverride
-from .override import compose
 
 # The host imports this module whenever it looks a runner up: from then on the environment variables count, too.
 install()
@@ -49,7 +48,6 @@ class AttentionRunner(AttentionOverride, Runner):
         If a backend cannot run on the device of this run.
     """
 
-    attention_options: AttentionOptions
     _base_arguments: tuple[tuple[Any, ...], dict[str, Any]]
 
     def __new__(cls, config: RunConfiguration, *args: Any, base_runner: Any = "auto", **kwargs: Any) -> AttentionRunner:

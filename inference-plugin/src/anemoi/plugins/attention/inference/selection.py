@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass
 from difflib import get_close_matches
 
@@ -34,15 +35,13 @@ class Choice:
     """Where it came from: a key of the run configuration, or an environment variable."""
 
 
-def choose_backends(options: AttentionOptions, device_type: str) -> tuple[Choice, ...]:
-    """Decide for each kind of layer, and check that the choice can run.
+def choose_backends(options: AttentionOptions) -> tuple[Choice, ...]:
+    """Decide for each kind of layer.
 
     Parameters
     ----------
     options : AttentionOptions
         What the run configuration asks for; it wins over the environment.
-    device_type : str
-        Where the model is to run, for example ``"cpu"``.
 
     Returns
     -------
@@ -53,17 +52,31 @@ def choose_backends(options: AttentionOptions, device_type: str) -> tuple[Choice
     ------
     UnknownBackend
         If a name is no backend, even one that another source overrules.
-    BackendUnavailable
-        If a chosen backend cannot run on the device.
     """
     warn_of_misspelt_variables()
-    choices = [choice for choice in (_choose(kind, options) for kind in VARIABLES) if choice is not None]
+    return tuple(choice for choice in (_choose(kind, options) for kind in VARIABLES) if choice is not None)
+
+
+def require_choices(choices: Iterable[Choice], device_type: str) -> None:
+    """Check that chosen backends can run on a device.
+
+    Parameters
+    ----------
+    choices : iterable of Choice
+        What was chosen.
+    device_type : str
+        Where the model is to run, for example ``"cpu"``.
+
+    Raises
+    ------
+    BackendUnavailable
+        If one cannot.
+    """
     for choice in choices:
         try:
             require_available(choice.backend, choice.kind, device_type)
         except BackendUnavailable as error:
             raise BackendUnavailable(f"{choice.source}={choice.backend}: {error}") from None
-    return tuple(choices)
 
 
 def _choose(kind: str, options: AttentionOptions) -> Choice | None:

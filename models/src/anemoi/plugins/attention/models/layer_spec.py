@@ -173,15 +173,21 @@ def usable_backends(
     ]
 
 
-def require_options(wanted: Iterable[tuple[LayerSpec, str]], training: bool = False) -> None:
+def require_options(
+    wanted: Iterable[tuple[LayerSpec, str]],
+    device_type: str | None = None,
+    *,
+    training: bool = False,
+    dtype: torch.dtype | None = None,
+) -> None:
     """Check that backends offer the options of the layers that they are for.
 
     Parameters
     ----------
     wanted : iterable of LayerSpec and str
         Each layer with its backend. One that only the host knows is not checked.
-    training : bool
-        Whether dropout counts.
+    device_type, training, dtype
+        See :func:`refusals`.
 
     Raises
     ------
@@ -191,13 +197,15 @@ def require_options(wanted: Iterable[tuple[LayerSpec, str]], training: bool = Fa
     refused = [
         (spec, name, reasons)
         for spec, name in wanted
-        if name in backends(spec.kind) and (reasons := option_refusals(spec, name, training=training))
+        if name in backends(spec.kind)
+        and (reasons := option_refusals(spec, name, device_type, training=training, dtype=dtype))
     ]
     if refused:
         spec, name, reasons = refused[0]
         others = f" (and {len(refused) - 1} more)" if len(refused) > 1 else ""
+        usable = usable_backends(spec, device_type, training=training, dtype=dtype)
         raise UnsupportedProblem(
             f"Backend '{name}' cannot run the layer '{spec.path}'{others}: {', '.join(reasons)}. "
-            f"Usable for it here: {', '.join(usable_backends(spec, training=training)) or 'none'}. "
+            f"Usable for it here: {', '.join(usable) or 'none'}. "
             f"Choose one of these for the {spec.kind.replace('_', '-')} layers."
         )

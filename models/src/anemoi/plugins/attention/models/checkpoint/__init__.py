@@ -5,9 +5,11 @@
 
 """Checkpoints: what attention they hold, loading them anywhere, and giving them another backend."""
 
+from .archive import is_archive
+from .archive import require_checkpoint
 from .layers import SavedLayer
 from .layers import read_layers
 from .placeholders import load_checkpoint
 from .placeholders import require_complete
 
-__all__ = ["SavedLayer", "load_checkpoint", "read_layers", "require_complete"]
+__all__ = ["SavedLayer", "is_archive", "load_checkpoint", "read_layers", "require_checkpoint", "require_complete"]

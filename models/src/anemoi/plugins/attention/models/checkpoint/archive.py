@@ -83,6 +83,28 @@ class CheckpointArchive:
             return None
 
 
+def is_archive(path: str | Path) -> bool:
+    """Whether a path is a zip archive, as every checkpoint of torch is."""
+    return zipfile.is_zipfile(path)
+
+
+def require_checkpoint(path: str | Path) -> None:
+    """Check that a path is an inference checkpoint with its metadata.
+
+    Raises
+    ------
+    InvalidCheckpoint
+        With what it is instead.
+    """
+    archive = CheckpointArchive(path)
+    if archive.metadata() is None:
+        raise invalid(
+            archive.path,
+            "it has no metadata of its training (anemoi-metadata/anemoi.json)",
+            "Make one from the training checkpoint with 'anemoi-training checkpoint inference'.",
+        )
+
+
 def check_readable(path: Path) -> None:
     """Check that a path is a zip archive that can be opened.
 

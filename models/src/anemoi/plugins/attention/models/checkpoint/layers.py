@@ -15,6 +15,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from ..environment import GRAPH_TRANSFORMER
 from ..environment import TRANSFORMER
 from ..layer_spec import LayerSpec
@@ -27,6 +29,12 @@ from .structure import mentioned
 from .structure import read_structure
 from .structure import saved_modules
 
+_STORAGES = {
+    "HalfStorage": torch.float16,
+    "BFloat16Storage": torch.bfloat16,
+    "FloatStorage": torch.float32,
+    "DoubleStorage": torch.float64,
+}
 _LIGHTNING = "pytorch-lightning_version"
 
 
@@ -39,6 +47,8 @@ class SavedLayer:
     """Name of the backend that it was saved with, as the host spells it."""
     symbols: tuple[tuple[str, str], ...] = ()
     """Module and name of the classes and functions, outside of torch, that its attention refers to."""
+    dtype: torch.dtype | None = None
+    """Of its weights."""
 
     def missing(self) -> list[str]:
         """Return the symbols that cannot be had here."""
@@ -103,7 +113,17 @@ def _layer(path: str, module: Saved) -> SavedLayer | None:
         backend = attributes.get("attention_implementation") or _backend_of(held)
     else:
         return None
-    return SavedLayer(spec, str(backend), _symbols(held))
+    return SavedLayer(spec, str(backend), _symbols(held), _dtype(module))
+
+
+def _dtype(module: Saved) -> torch.dtype | None:
+    """Return the dtype of the first weight that is found below a layer."""
+    for _, part in saved_modules(module):
+        for weight in part.attributes.get("_parameters", {}).values():
+            for symbol in mentioned(weight):
+                if symbol.module == "torch" and symbol.name in _STORAGES:
+                    return _STORAGES[symbol.name]
+    return None
 
 
 def _backend_of(held: Any) -> str:

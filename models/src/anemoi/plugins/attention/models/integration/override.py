@@ -101,7 +101,7 @@ def override_backends(
                 adapter.set_own_backend(layer)
             reports.append(LayerReport(path, kind, previous, adapter.current_backend(layer)))
         specs = [layer_spec(*layer) for layer in layers]
-        require_options(zip(specs, [report.backend for report in reports], strict=True), model.training)
+        require_options(zip(specs, [report.backend for report in reports], strict=True), training=model.training)
     return reports
 
 

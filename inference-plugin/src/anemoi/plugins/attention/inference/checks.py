@@ -1,0 +1,146 @@
+# (C) Copyright 2026 Anemoi contributors.
+#
+# This software is licensed under the terms of the Apache Licence Version 2.0
+# which can be obtained at http://www.apache.org/licenses/LICENSE-2.0.
+
+"""What is known before a run reads its input: whether the device is there, and whether the backends can run the layers.
+
+The checkpoint is looked at without loading it, which takes milliseconds.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+
+import torch
+
+from .options import AttentionOptions
+from .selection import Choice
+from .selection import require_choices
+from anemoi.plugins.attention.models import BackendUnavailable
+from anemoi.plugins.attention.models import InvalidCheckpoint
+from anemoi.plugins.attention.models import UnknownBackend
+from anemoi.plugins.attention.models.attention_backends import backends
+from anemoi.plugins.attention.models.attention_backends import canonical_name
+from anemoi.plugins.attention.models.checkpoint import SavedLayer
+from anemoi.plugins.attention.models.checkpoint import is_archive
+from anemoi.plugins.attention.models.checkpoint import read_layers
+from anemoi.plugins.attention.models.environment import TRANSFORMER
+from anemoi.plugins.attention.models.environment import VARIABLES
+from anemoi.plugins.attention.models.layer_spec import LayerSpec
+from anemoi.plugins.attention.models.layer_spec import require_options
+
+LOGGER = logging.getLogger(__name__)
+
+
+class DeviceUnavailable(RuntimeError):
+    """The run configuration names a device that torch does not see."""
+
+
+def require_device(device: torch.device) -> None:
+    """Check that torch sees the device of a run.
+
+    Raises
+    ------
+    DeviceUnavailable
+        If it is a GPU, and there is none, or none of this number.
+    """
+    if device.type != "cuda":
+        return
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if (device.index or 0) < count:
+        return
+    allowed = ", ".join(["cpu", *(f"cuda:{index}" for index in range(count))])
+    raise DeviceUnavailable(
+        f"The run cannot use device={str(device)!r}: torch {torch.__version__} sees {count or 'no'} "
+        f"CUDA device{'' if count == 1 else 's'} here. Allowed: {allowed}. "
+        f"Set 'device: {'cuda:0' if count else 'cpu'}' in the run configuration, or run on a machine that has it."
+    )
+
+
+def check_run(
+    checkpoint: str,
+    choices: tuple[Choice, ...],
+    options: AttentionOptions,
+    device: torch.device,
+    dtype: torch.dtype | None = None,
+) -> None:
+    """Check that a run can have its backends.
+
+    Parameters
+    ----------
+    checkpoint : str
+        Its path. One that cannot be read is left to the run.
+    choices : tuple of Choice
+        What was chosen; other kinds of layer keep the checkpoint's backend.
+    options : AttentionOptions
+        Names the key of the run configuration for the messages.
+    device : torch.device
+        Where the model is to run.
+    dtype : torch.dtype or None
+        Precision of the run; None if the weights decide.
+
+    Raises
+    ------
+    DeviceUnavailable
+        If the device is not there.
+    BackendUnavailable
+        If a backend cannot run on the device, chosen or the checkpoint's.
+    UnsupportedProblem
+        If a backend does not offer an option of a layer.
+    InvalidCheckpoint
+        If the checkpoint holds no model.
+    """
+    require_device(device)
+    require_choices(choices, device.type)
+    if not is_archive(checkpoint):
+        # The host's tests have checkpoints that are no files.
+        return
+    layers = read_layers(checkpoint)
+    chosen = {choice.kind: choice.backend for choice in choices}
+    _require_own([layer for layer in layers if layer.spec.kind not in chosen], options, device.type)
+    by_dtype: dict[torch.dtype | None, list[tuple[LayerSpec, str]]] = {}
+    for layer in layers:
+        name = chosen.get(layer.spec.kind) or _known(layer)
+        if name is not None:
+            by_dtype.setdefault(dtype or layer.dtype, []).append((layer.spec, name))
+    for computed_in, wanted in by_dtype.items():
+        require_options(wanted, device.type, dtype=computed_in)
+
+
+def _known(layer: SavedLayer) -> str | None:
+    try:
+        return canonical_name(layer.backend, layer.spec.kind, "the checkpoint")
+    except UnknownBackend:
+        # The host may know it.
+        return None
+
+
+def _require_own(layers: Iterable[SavedLayer], options: AttentionOptions, device_type: str) -> None:
+    """Check that the checkpoint's own backend of the transformer layers is there.
+
+    Graph-transformer layers whose kernel cannot run take pyg, as in anemoi-models.
+    """
+    unavailable = [
+        (layer, name)
+        for layer in layers
+        if layer.spec.kind == TRANSFORMER
+        and (name := _known(layer)) is not None
+        and not backends(TRANSFORMER)[name].available(device_type)[0]
+    ]
+    if not unavailable:
+        return
+    name = unavailable[0][1]
+    _, reason = backends(TRANSFORMER)[name].available(device_type)
+    usable = [other for other, backend in backends(TRANSFORMER).items() if backend.available(device_type)[0]]
+    count = len(unavailable)
+    key = options.source(TRANSFORMER)
+    raise BackendUnavailable(
+        f"The checkpoint's backend '{name}' cannot run its {count} transformer layer{'s' if count > 1 else ''} here: "
+        f"{reason}. Usable here: {', '.join(usable)}. Set {key}: {usable[0]} in the run configuration, "
+        f"or {VARIABLES[TRANSFORMER]}={usable[0]}."
+    )
+
+
+__all__ = ["DeviceUnavailable", "InvalidCheckpoint", "check_run", "require_device"]
