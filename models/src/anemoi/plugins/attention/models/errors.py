@@ -27,6 +27,10 @@ class InvalidCheckpoint(ValueError):
     """A file was given that is no checkpoint, or not one of the kind that is needed."""
 
 
+class InvalidOutput(ValueError):
+    """A file cannot be written where it was asked for."""
+
+
 class UnknownBackend(ValueError):
     """A name was given that is no attention backend.
 

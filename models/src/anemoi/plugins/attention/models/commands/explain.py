@@ -10,7 +10,6 @@ import json
 
 from anemoi.utils.cli import Command
 
-from ..attention_backends import backends
 from ..environment import GRAPH_TRANSFORMER
 from ..environment import TRANSFORMER
 from ..environment import VARIABLES
@@ -31,6 +30,9 @@ class ExplainCommand(Command):
 
     def run(self, args: argparse.Namespace) -> None:
         """Print one line a backend."""
+        # Imports torch, which takes seconds: --help does without.
+        from ..attention_backends import backends
+
         rows = []
         for kind in (TRANSFORMER, GRAPH_TRANSFORMER):
             for name, backend in backends(kind).items():

@@ -14,6 +14,7 @@ from torch import nn
 
 from ..functional import attention
 from ..rotary import rotate
+from .requirement import reduce_with_requirement
 
 
 class AttentionModule(nn.Module):
@@ -21,8 +22,8 @@ class AttentionModule(nn.Module):
 
     It holds no weights and no mask. It is pickled as the host's own ``SDPAAttentionWrapper``, so that a checkpoint
     opens where this package is not installed; where it is, the layer turns it back by its
-    ``attention_implementation``. With rotary embeddings it is pickled as itself: the stock wrapper would leave them
-    out without a word.
+    ``attention_implementation``. With rotary embeddings it is pickled as itself, as the stock wrapper would leave
+    them out without a word; a load without this package says what to install.
 
     Parameters
     ----------
@@ -74,9 +75,13 @@ class AttentionModule(nn.Module):
         memo[id(self)] = copied
         return copied
 
+    def __copy__(self) -> AttentionModule:
+        return self.__deepcopy__({})
+
     def __reduce_ex__(self, protocol: Any) -> Any:
         if self.rotary:
-            return super().__reduce_ex__(protocol)
+            why = "its attention has rotary embeddings, which anemoi-models leaves out"
+            return reduce_with_requirement(why, AttentionModule, self.backend, self.rotary)
         from anemoi.models.layers.attention import SDPAAttentionWrapper
 
         return SDPAAttentionWrapper, ()
