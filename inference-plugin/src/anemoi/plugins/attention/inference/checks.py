@@ -10,7 +10,6 @@ The checkpoint is looked at without loading it, which takes milliseconds.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable
 
 import torch
@@ -19,19 +18,19 @@ from .options import AttentionOptions
 from .selection import Choice
 from .selection import require_choices
 from anemoi.plugins.attention.models import BackendUnavailable
-from anemoi.plugins.attention.models import InvalidCheckpoint
 from anemoi.plugins.attention.models import UnknownBackend
 from anemoi.plugins.attention.models.attention_backends import backends
 from anemoi.plugins.attention.models.attention_backends import canonical_name
 from anemoi.plugins.attention.models.checkpoint import SavedLayer
 from anemoi.plugins.attention.models.checkpoint import is_archive
 from anemoi.plugins.attention.models.checkpoint import read_layers
-from anemoi.plugins.attention.models.environment import TRANSFORMER
+from anemoi.plugins.attention.models.environment import GRAPH_TRANSFORMER
 from anemoi.plugins.attention.models.environment import VARIABLES
 from anemoi.plugins.attention.models.layer_spec import LayerSpec
 from anemoi.plugins.attention.models.layer_spec import require_options
 
-LOGGER = logging.getLogger(__name__)
+HOST_KERNEL = (GRAPH_TRANSFORMER, "triton")
+"""The one backend of a checkpoint that may be replaced without being asked for."""
 
 
 class DeviceUnavailable(RuntimeError):
@@ -118,29 +117,23 @@ def _known(layer: SavedLayer) -> str | None:
 
 
 def _require_own(layers: Iterable[SavedLayer], options: AttentionOptions, device_type: str) -> None:
-    """Check that the checkpoint's own backend of the transformer layers is there.
+    """Check that the checkpoint's own backends are there.
 
-    Graph-transformer layers whose kernel cannot run take pyg, as in anemoi-models.
+    Except the graph kernel of anemoi-models: where it cannot run, its layers take pyg, as in anemoi-models.
     """
-    unavailable = [
-        (layer, name)
-        for layer in layers
-        if layer.spec.kind == TRANSFORMER
-        and (name := _known(layer)) is not None
-        and not backends(TRANSFORMER)[name].available(device_type)[0]
-    ]
-    if not unavailable:
-        return
-    name = unavailable[0][1]
-    _, reason = backends(TRANSFORMER)[name].available(device_type)
-    usable = [other for other, backend in backends(TRANSFORMER).items() if backend.available(device_type)[0]]
-    count = len(unavailable)
-    key = options.source(TRANSFORMER)
-    raise BackendUnavailable(
-        f"The checkpoint's backend '{name}' cannot run its {count} transformer layer{'s' if count > 1 else ''} here: "
-        f"{reason}. Usable here: {', '.join(usable)}. Set {key}: {usable[0]} in the run configuration, "
-        f"or {VARIABLES[TRANSFORMER]}={usable[0]}."
-    )
-
-
-__all__ = ["DeviceUnavailable", "InvalidCheckpoint", "check_run", "require_device"]
+    count: dict[tuple[str, str], int] = {}
+    for layer in layers:
+        key = (layer.spec.kind, _known(layer) or layer.backend)
+        count[key] = count.get(key, 0) + 1
+    for (kind, name), number in count.items():
+        if name not in backends(kind) or (kind, name) == HOST_KERNEL:
+            continue
+        available, reason = backends(kind)[name].available(device_type)
+        if available:
+            continue
+        usable = [other for other, backend in backends(kind).items() if backend.available(device_type)[0]]
+        raise BackendUnavailable(
+            f"The checkpoint's backend '{name}' cannot run its {number} {kind.replace('_', '-')} "
+            f"layer{'s' if number > 1 else ''} here: {reason}. Usable here: {', '.join(usable)}. "
+            f"Set {options.source(kind)}: {usable[0]} in the run configuration, or {VARIABLES[kind]}={usable[0]}."
+        )

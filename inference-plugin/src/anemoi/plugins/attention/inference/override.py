@@ -17,6 +17,7 @@ import torch
 from anemoi.inference.runner import Runner
 
 from .agreement import require_agreement
+from .checks import HOST_KERNEL
 from .checks import check_run
 from .composition import compose
 from .composition import reduce_instance
@@ -123,6 +124,10 @@ def apply_choices(
     if GRAPH_TRANSFORMER not in chosen and _graph_kernel_cannot_run(model, device_type):
         # The host does the same where there is no GPU at all; here there may be one that the run doesn't use.
         chosen[GRAPH_TRANSFORMER] = "pyg"
+        LOGGER.warning(
+            "The checkpoint's graph-transformer backend 'triton' cannot run here (%s): taking 'pyg'.",
+            backends(GRAPH_TRANSFORMER)["triton"].available(device_type)[1],
+        )
     reports = override_backends(model, **chosen)
     LOGGER.log(log_level, "Attention backends: %s.", _summary(reports, sources, device_type))
     for kind, source in sources.items():
@@ -138,13 +143,9 @@ def apply_choices(
 
 
 def _graph_kernel_cannot_run(model: torch.nn.Module, device_type: str) -> bool:
-    known = backends(GRAPH_TRANSFORMER)
-    saved = {
-        getattr(layer, "graph_attention_backend", None)
-        for _, kind, layer in attention_layers(model)
-        if kind == GRAPH_TRANSFORMER
-    }
-    return any(name in known and not known[name].available(device_type)[0] for name in saved)
+    saved = {(kind, getattr(layer, "graph_attention_backend", None)) for _, kind, layer in attention_layers(model)}
+    kind, name = HOST_KERNEL
+    return HOST_KERNEL in saved and not backends(kind)[name].available(device_type)[0]
 
 
 def _summary(reports: list[LayerReport], sources: dict[str, str], device_type: str) -> str:
