@@ -22,7 +22,9 @@ from anemoi.plugins.attention.models.banded import banded_attention
 from anemoi.plugins.attention.models.problem import make_problem
 from anemoi.plugins.attention.models.reference import reference_attention
 
-CPU_BACKENDS = ["triton_attention", "scaled_dot_product_attention"]
+CPU_BACKENDS = ["triton_attention", "scaled_dot_product_attention", "flex_attention"]
+# flex_attention computes unfused on a CPU: all N x N scores.
+WITHOUT_N_X_N = ["triton_attention", "scaled_dot_product_attention"]
 
 
 def random_tensors(*shapes: tuple[int, ...], dtype: torch.dtype = torch.float64, scale: float = 1.0) -> list[Tensor]:
@@ -176,6 +178,20 @@ def test_options_and_cross_attention(backend: str, options: dict[str, object], l
     assert_matches_reference(qkv(*lengths), backend, **options)
 
 
+@pytest.mark.parametrize("backend", ["triton_attention", "flex_attention"])
+@pytest.mark.parametrize("lengths", [(70, 70), (30, 90), (90, 30)])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"softcap": 4.0},
+        {"alibi_slopes": torch.tensor([0.1, 0.2])},
+        {"alibi_slopes": torch.tensor([[0.1, 0.2], [0.3, 0.0]]), "softcap": 4.0, "window_size": (9, 2)},
+    ],
+)
+def test_softcap_and_alibi(backend: str, lengths: tuple[int, int], options: dict[str, object]) -> None:
+    assert_matches_reference(qkv(*lengths), backend, **options)
+
+
 @pytest.mark.parametrize("options", [{}, {"softcap": 4.0, "alibi_slopes": torch.tensor([0.1, 0.2])}])
 @pytest.mark.parametrize("tile_size", [1, 16, 33, 1000])
 @pytest.mark.parametrize("lengths", [(70, 70), (30, 90), (90, 30)])
@@ -215,7 +231,7 @@ class LargestTensor(TorchDispatchMode):
         return result
 
 
-@pytest.mark.parametrize("backend", CPU_BACKENDS)
+@pytest.mark.parametrize("backend", WITHOUT_N_X_N)
 @pytest.mark.parametrize("window_size", [16, 1024])
 def test_a41_no_tensor_of_length_squared(backend: str, window_size: int) -> None:
     length, layers = 8192, 4
@@ -249,7 +265,7 @@ def test_autocast_mixes_dtypes_and_returns_that_of_value() -> None:
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 @pytest.mark.parametrize("options", [{}, {"window_size": 8}, {"window_size": 8, "softcap": 3.0}])
-@pytest.mark.parametrize("backend", ["triton_attention", "auto"])
+@pytest.mark.parametrize("backend", ["triton_attention", "flex_attention", "auto"])
 def test_a38_compiles_without_a_break(backend: str, options: dict[str, object], device: str) -> None:
     tensors = [tensor.detach().to(device).requires_grad_() for tensor in qkv(300, heads=1, dtype=torch.float32)]
     compiled = torch.compile(
@@ -262,7 +278,7 @@ def test_a38_compiles_without_a_break(backend: str, options: dict[str, object], 
         torch.testing.assert_close(ours, wanted)
 
 
-@pytest.mark.parametrize("backend", ["scaled_dot_product_attention", "flash_attention"])
+@pytest.mark.parametrize("backend", ["scaled_dot_product_attention", "flash_attention", "flex_attention"])
 @pytest.mark.parametrize(("option", "value"), [("softcap", 5.0), ("alibi_slopes", torch.ones(2)), ("dropout_p", 0.1)])
 def test_a26_options_are_honoured_or_refused(backend: str, option: str, value: object) -> None:
     tensors = [torch.randn(1, 2, 64, 8) for _ in range(3)]
@@ -270,6 +286,10 @@ def test_a26_options_are_honoured_or_refused(backend: str, option: str, value: o
     assert not torch.allclose(attention(*tensors, backend="triton_attention", **{option: value}), plain)
     if (backend, option) == ("scaled_dot_product_attention", "dropout_p"):
         assert not torch.allclose(attention(*tensors, backend=backend, dropout_p=0.1), plain)
+        return
+    if backend == "flex_attention" and option != "dropout_p":
+        expected = reference_attention(make_problem(*tensors, **{option: value}))
+        torch.testing.assert_close(attention(*tensors, backend=backend, **{option: value}), expected)
         return
     with pytest.raises(NotImplementedError, match=r"Usable here: .*triton_attention"):
         attention(*tensors, backend=backend, **{option: value})

@@ -13,26 +13,36 @@ from types import ModuleType
 
 import pytest
 import torch
+from torch.nn.attention.flex_attention import create_block_mask
 
 from anemoi.plugins.attention.models import BackendUnavailable
 from anemoi.plugins.attention.models import UnknownBackend
+from anemoi.plugins.attention.models import attention
 from anemoi.plugins.attention.models.attention_backends import backends
 from anemoi.plugins.attention.models.attention_backends import canonical_name
 from anemoi.plugins.attention.models.attention_backends import names
 from anemoi.plugins.attention.models.attention_backends import require_available
 from anemoi.plugins.attention.models.attention_backends import transformer_backends
 from anemoi.plugins.attention.models.attention_backends.transformer import flash_attention
+from anemoi.plugins.attention.models.attention_backends.transformer import flex_attention
 from anemoi.plugins.attention.models.attention_backends.transformer import triton_attention
 from anemoi.plugins.attention.models.problem import make_problem
+from anemoi.plugins.attention.models.reference import reference_attention
 
 
 def test_names() -> None:
-    assert list(backends("transformer")) == ["triton_attention", "flash_attention", "scaled_dot_product_attention"]
-    assert set(backends("graph_transformer")) == {"pyg", "triton"}
+    assert list(backends("transformer")) == [
+        "triton_attention",
+        "flash_attention",
+        "scaled_dot_product_attention",
+        "flex_attention",
+    ]
+    assert {"pyg", "triton"} <= set(backends("graph_transformer"))
 
 
 @pytest.mark.parametrize(
-    ("name", "expected"), [("triton", "triton_attention"), ("sdpa", "scaled_dot_product_attention")]
+    ("name", "expected"),
+    [("triton", "triton_attention"), ("sdpa", "scaled_dot_product_attention"), ("flex", "flex_attention")],
 )
 def test_c49_aliases(name: str, expected: str) -> None:
     assert canonical_name(name, "transformer", "key") == expected
@@ -45,7 +55,7 @@ def test_c49_aliases(name: str, expected: str) -> None:
         ("TRITON_ATTENTION", "Did you mean 'triton_attention'"),
         ("", "Set model.processor.attention_implementation"),
         (None, "Set model.processor.attention_implementation"),
-        ("pyg", "Allowed: triton_attention, flash_attention, scaled_dot_product_attention"),
+        ("pyg", "Allowed: triton_attention, flash_attention, scaled_dot_product_attention, flex_attention"),
     ],
 )
 def test_c49_wrong_names_get_the_list_and_the_closest(name: object, closest: str) -> None:
@@ -76,6 +86,63 @@ def test_triton_is_not_imported_on_a_cpu() -> None:
         "assert 'triton' not in sys.modules, 'triton was imported'"
     )
     subprocess.run([sys.executable, "-c", program], check=True, timeout=120)
+
+
+# --- flex_attention ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("lengths", [(300, 300), (256, 512), (130, 700), (700, 130), (128, 128), (1, 400)])
+@pytest.mark.parametrize("window_size", [(0, 0), (40, 40), (130, 5), (-1, 0), (300, -1), (2000, 2000)])
+def test_flex_masks_are_those_of_torch(lengths: tuple[int, int], window_size: tuple[int, int]) -> None:
+    ours = flex_attention.window_mask(*lengths, window_size, "cpu")
+    theirs = create_block_mask(ours.mask_mod, None, None, *lengths, device="cpu")
+    assert ours.shape == theirs.shape
+    # Each row of indices counts up to its number; what stands behind does not matter.
+    for kind in ("kv", "full_kv", "q", "full_q"):
+        counts, indices = (getattr(ours, f"{kind}_{what}") for what in ("num_blocks", "indices"))
+        assert torch.equal(counts, getattr(theirs, f"{kind}_num_blocks")), kind
+        used = torch.arange(indices.shape[-1]) < counts[..., None]
+        assert torch.equal(indices[used], getattr(theirs, f"{kind}_indices")[used]), kind
+
+
+def test_flex_masks_are_made_once_and_their_number_is_bounded() -> None:
+    flex_attention.window_mask.cache_clear()
+    masks = [flex_attention.window_mask(length, 64, (8, 8), "cpu") for length in range(1, 100)]
+    info = flex_attention.window_mask.cache_info()
+    assert info.misses == 99
+    assert info.currsize == info.maxsize < 99
+    assert flex_attention.window_mask(99, 64, (8, 8), "cpu") is masks[-1]
+    assert flex_attention.window_mask(99, 64, (8, 0), "cpu") is not masks[-1]
+
+
+def test_flex_says_what_it_cannot() -> None:
+    backend = transformer_backends()["flex_attention"]
+    assert backend.available("cpu") == (True, "unfused on a CPU")
+    assert backend.available("mps") == (False, "device=mps (needs cuda or cpu)")
+    problem = make_problem(*torch.randn(3, 1, 2, 8, 8).unbind(), dropout_p=0.1)
+    assert backend.not_supported_reasons(problem) == ["dropout_p=0.1 (not offered)"]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("options", [{}, {"softcap": 3.0}, {"alibi_slopes": torch.tensor([0.1, 0.2])}])
+@pytest.mark.parametrize("window_size", [None, 100, (-1, 0)])
+@pytest.mark.parametrize("lengths", [(1000, 1000), (300, 900)])
+def test_flex_on_a_gpu_matches_the_reference(
+    options: dict[str, object], window_size: object, lengths: tuple[int, int]
+) -> None:
+    torch.manual_seed(1996)
+    query, key, value = (
+        torch.randn(2, 2, n, 32, device="cuda", requires_grad=True) for n in (lengths[0], *lengths[1:] * 2)
+    )
+    out = attention(query, key, value, window_size=window_size, backend="flex_attention", **options)
+    doubles = [tensor.detach().double().requires_grad_() for tensor in (query, key, value)]
+    expected = reference_attention(make_problem(*doubles, window_size=window_size, **options))
+    gradient = torch.randn_like(out)
+    got = (out, *torch.autograd.grad(out, (query, key, value), gradient))
+    wanted = (expected, *torch.autograd.grad(expected, doubles, gradient.double()))
+    for ours, theirs in zip(got, wanted, strict=True):
+        # fp32 products may be computed in tf32.
+        torch.testing.assert_close(ours.double(), theirs, rtol=2e-2, atol=2e-2)
 
 
 # --- flash-attention, with stand-ins for its three generations -------------------------------------------------------

@@ -42,7 +42,11 @@ def _collect(registry: Registry[Any], *preferred: str) -> dict[str, Any]:
 # Collected once and here: torch.compile traces what runs later, and cannot trace a registry.
 _BACKENDS: dict[str, dict[str, Any]] = {
     TRANSFORMER: _collect(
-        transformer_backend_registry, "triton_attention", "flash_attention", "scaled_dot_product_attention"
+        transformer_backend_registry,
+        "triton_attention",
+        "flash_attention",
+        "scaled_dot_product_attention",
+        "flex_attention",
     ),
     GRAPH_TRANSFORMER: _collect(graph_transformer_backend_registry),
 }
