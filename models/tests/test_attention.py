@@ -267,6 +267,8 @@ def test_autocast_mixes_dtypes_and_returns_that_of_value() -> None:
 @pytest.mark.parametrize("options", [{}, {"window_size": 8}, {"window_size": 8, "softcap": 3.0}])
 @pytest.mark.parametrize("backend", ["triton_attention", "flex_attention", "auto"])
 def test_a38_compiles_without_a_break(backend: str, options: dict[str, object], device: str) -> None:
+    # torch counts how often it has compiled the same code, and gives up after some.
+    torch._dynamo.reset()
     tensors = [tensor.detach().to(device).requires_grad_() for tensor in qkv(300, heads=1, dtype=torch.float32)]
     compiled = torch.compile(
         lambda *qkv: attention(*qkv, backend=backend, **options), fullgraph=True, backend="aot_eager"
