@@ -6,6 +6,7 @@
 """The public functions, their torch path, and the oracle itself."""
 
 import math
+from itertools import pairwise
 
 import pytest
 import torch
@@ -23,6 +24,7 @@ from anemoi.plugins.attention.models.errors import UnknownBackend
 from anemoi.plugins.attention.models.graph import GraphLayout
 from anemoi.plugins.attention.models.graph import graph_attention
 from anemoi.plugins.attention.models.graph import graph_attention_factorised
+from anemoi.plugins.attention.models.graph import torch_path
 from anemoi.plugins.attention.models.graph.reference import reference_graph_attention
 
 both = pytest.mark.parametrize("factorised", [False, True])
@@ -143,3 +145,35 @@ def test_g54_no_edges_at_all(factorised: bool) -> None:
     layout = GraphLayout.from_edge_index(case.edge_index, (0, 0))
     empty = torch.zeros(0, 2, 8)
     assert graph_attention(empty, empty, empty, empty, layout).shape == (0, 2, 8)
+
+
+@both
+@pytest.mark.parametrize("is_sorted", [False, True])
+@pytest.mark.parametrize("numbers", [64, 500])
+def test_torch_path_in_blocks(factorised: bool, is_sorted: bool, numbers: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    case = draw(random_edges(30, 40, 130, is_sorted=is_sorted), (30, 40))
+    names, function = (FACTORISED, graph_attention_factorised) if factorised else (PLAIN, graph_attention)
+    expected = function(*case.named(names), case.layout())
+    monkeypatch.setattr(torch_path, "_BLOCK_NUMBERS", numbers)
+    torch.testing.assert_close(function(*case.named(names), case.layout()), expected)
+
+
+def test_blocks_cover_every_edge_once_and_keep_hubs_whole() -> None:
+    destination = torch.tensor([0] * 50 + [3] * 4 + [4] * 5 + [7] * 1)
+    layout = GraphLayout.from_edge_index(torch.stack([torch.zeros_like(destination), destination]), (1, 9))
+    blocks = torch_path._blocks(layout, 12)
+    assert [part.nodes for part in blocks][:2] == [slice(0, 1), slice(1, 5)]
+    for ranges, end in (([part.nodes for part in blocks], 9), ([part.edges for part in blocks], 60)):
+        assert [ranges[0].start, ranges[-1].stop] == [0, end]
+        assert all(left.stop == right.start for left, right in pairwise(ranges))
+    for part in blocks:
+        assert torch.equal(part.destination + part.nodes.start, destination[part.edges].int())
+
+
+@both
+def test_torch_path_sums_in_fp32_under_autocast(factorised: bool) -> None:
+    case = draw(random_edges(30, 40, 130), (30, 40), dtype=torch.bfloat16)
+    names, function = (FACTORISED, graph_attention_factorised) if factorised else (PLAIN, graph_attention)
+    expected = function(*case.named(names), case.layout())
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert torch.equal(function(*case.named(names), case.layout()), expected)

@@ -8,16 +8,38 @@
 from __future__ import annotations
 
 import threading
+import weakref
 
 from torch import Tensor
-from torch.multiprocessing.reductions import StorageWeakRef
 
 from .layout import GraphLayout
+from .memory import EdgeMemory
 
 _LOCK = threading.Lock()
-# A graph's edges under batch sizes, chunks and directions; older ones are dropped.
-_MAX_ENTRIES = 64
-_LAYOUTS: dict[tuple, tuple[StorageWeakRef, GraphLayout]] = {}
+_MEMORY = EdgeMemory()
+# All layouts that somebody holds, for edges that are copied at every forward.
+_ALIVE: weakref.WeakSet[GraphLayout] = weakref.WeakSet()
+
+
+class RecentLayouts:
+    """The layouts that a layer has used last, so that they outlive edges which are made anew at every forward.
+
+    Parameters
+    ----------
+    size : int
+        How many: no less than the chunks into which a forward cuts the graph.
+    """
+
+    def __init__(self, size: int = 16) -> None:
+        self._size = size
+        self._layouts: dict[GraphLayout, None] = {}
+
+    def keep(self, layout: GraphLayout) -> None:
+        """Hold a layout, and let the one go that has not been used for longest."""
+        self._layouts.pop(layout, None)
+        self._layouts[layout] = None
+        while len(self._layouts) > self._size:
+            self._layouts.pop(next(iter(self._layouts)), None)
 
 
 def layout_of(
@@ -25,10 +47,10 @@ def layout_of(
 ) -> GraphLayout:
     """Return the layout of a graph, built when its edges are first seen.
 
-    Known edges are recognised by their memory, without looking at them: no work on the device, no waiting. A layout
-    lives as long as that memory; views of the same part share it. An in-place change is noticed by torch's version
-    counter; one that escapes the counter (``.data``, NumPy) is not. Tensors made in inference mode have no counter:
-    their layout is built at every call.
+    Known edges are recognised by their memory, without looking at them; see
+    :class:`~anemoi.plugins.attention.models.graph.memory.EdgeMemory`. A layout lives as long as that memory. Copies of
+    edges whose layout is still held by someone, for example in :class:`RecentLayouts`, are recognised by comparing the
+    numbers: cheaper than sorting, but the device is waited for.
 
     Parameters
     ----------
@@ -40,38 +62,19 @@ def layout_of(
     ValueError
         As in :meth:`GraphLayout.from_edge_index`.
     """
-    if edge_index.is_inference():
-        return GraphLayout.from_edge_index(edge_index, num_nodes, edges_are_dst_sorted=edges_are_dst_sorted)
-    sizes = (num_nodes, num_nodes) if isinstance(num_nodes, int) else (num_nodes[0], num_nodes[1])
-    # The address of a storage is not given away again while a weak reference to it lives.
-    reference = StorageWeakRef(edge_index.untyped_storage())
-    key = (
-        reference.cdata,
-        edge_index.storage_offset(),
-        edge_index.shape,
-        edge_index.stride(),
-        edge_index.dtype,
-        edge_index.device,
-        edge_index._version,
-        sizes,
-        edges_are_dst_sorted,
-    )
-    with _LOCK:
-        found = _LAYOUTS.pop(key, None)
-        if found is not None:
-            # Back at the end: the first is the one not used for longest.
-            _LAYOUTS[key] = found
-            return found[1]
-    layout = GraphLayout.from_edge_index(edge_index, sizes, edges_are_dst_sorted=edges_are_dst_sorted)
-    with _LOCK:
-        for old in [old for old, (storage, _) in _LAYOUTS.items() if storage.expired() or _outdated(old, key)]:
-            del _LAYOUTS[old]
-        while len(_LAYOUTS) >= _MAX_ENTRIES:
-            del _LAYOUTS[next(iter(_LAYOUTS))]
-        _LAYOUTS[key] = (reference, layout)
+    sizes = (num_nodes, num_nodes) if isinstance(num_nodes, int) else (int(num_nodes[0]), int(num_nodes[1]))
+    layout = _MEMORY.get(edge_index, ("layout", sizes), lambda: _equal_or_new(edge_index, sizes, edges_are_dst_sorted))
+    layout.check_order(edges_are_dst_sorted)
     return layout
 
 
-def _outdated(old: tuple, new: tuple) -> bool:
-    """Whether ``old`` describes the memory of ``new`` before an in-place change."""
-    return old[0] == new[0] and old[6] < new[6]
+def _equal_or_new(edge_index: Tensor, sizes: tuple[int, int], edges_are_dst_sorted: bool) -> GraphLayout:
+    with _LOCK:
+        alive = list(_ALIVE)
+    for layout in alive:
+        if layout.num_nodes == sizes and layout.describes(edge_index):
+            return layout
+    layout = GraphLayout.from_edge_index(edge_index, sizes, edges_are_dst_sorted=edges_are_dst_sorted)
+    with _LOCK:
+        _ALIVE.add(layout)
+    return layout

@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NoReturn
 
 import torch
 from torch import Tensor
@@ -93,7 +94,8 @@ class GraphLayout:
             *_segments(source_offsets, out_degrees, max_out_degree),
         ]
         dtype = torch.int32 if max(*sizes, num_edges) < _INT32_MAX else torch.int64
-        tensors = [tensor.to(dtype).contiguous() for tensor in tensors]
+        # Copies: a view would keep the memory of `edge_index` alive.
+        tensors = [tensor.to(dtype, copy=True, memory_format=torch.contiguous_format) for tensor in tensors]
         return cls(sizes, num_edges, max_in_degree, max_out_degree, tensors)
 
     @property
@@ -115,6 +117,25 @@ class GraphLayout:
     def edge_row(self) -> Tensor | None:
         """The caller's row of each edge by destination, ``[M]``; None if the caller's order is this one."""
         return self.tensors[3] if self.tensors[3].numel() else None
+
+    def check_order(self, edges_are_dst_sorted: bool) -> None:
+        """Check a claim about the order of the edges.
+
+        Raises
+        ------
+        ValueError
+            If the edges are said to be sorted by destination and are not.
+        """
+        if edges_are_dst_sorted and self.edge_row is not None:
+            _refuse_claim()
+
+    def describes(self, edge_index: Tensor) -> bool:
+        """Return whether this is the layout of these edges. Waits for the device if the number of edges is right."""
+        _check_form(edge_index)
+        if edge_index.shape[1] != self.num_edges or edge_index.device != self.device:
+            return False
+        rows = edge_index.detach() if self.edge_row is None else edge_index.detach()[:, self.edge_row]
+        return bool(((rows[0] == self.source) & (rows[1] == self.destination)).all())
 
     def to(self, device: torch.device | str) -> GraphLayout:
         """Return the layout on another device, itself if it is there."""
@@ -141,18 +162,22 @@ def _check_edges(source: Tensor, destination: Tensor, sizes: tuple[int, int], cl
     increasing = (destination[1:] >= destination[:-1]).all().long()
     limits = torch.stack([source.min(), source.max(), destination.min(), destination.max(), increasing])
     *found, is_sorted = limits.tolist()
+    if claimed and not is_sorted:
+        _refuse_claim()
     for name, lowest, highest, size in (("source", *found[:2], sizes[0]), ("destination", *found[2:], sizes[1])):
         if lowest < 0 or highest >= size:
             raise ValueError(
                 f"edge_index has {name} nodes {lowest} to {highest}, but there are {size}. Allowed: 0 to {size - 1}. "
                 "Check num_nodes=(N_src, N_dst) and the direction of the edges."
             )
-    if claimed and not is_sorted:
-        raise ValueError(
-            "edges_are_dst_sorted=True, but edge_index[1] is not ascending. Allowed: edges sorted by destination, or "
-            "edges_are_dst_sorted=False. Sort the edges, or leave the flag out."
-        )
     return bool(is_sorted)
+
+
+def _refuse_claim() -> NoReturn:
+    raise ValueError(
+        "edges_are_dst_sorted=True, but edge_index[1] is not ascending. Allowed: edges sorted by destination, or "
+        "edges_are_dst_sorted=False. Sort the edges, or leave the flag out."
+    )
 
 
 def _offsets(ascending: Tensor, size: int) -> Tensor:

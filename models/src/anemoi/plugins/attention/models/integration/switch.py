@@ -12,6 +12,7 @@ from types import ModuleType
 
 import wrapt
 
+from . import graph_layouts
 from . import graph_transformer_block
 from . import transformer_attention
 from .patches import PATCHES
@@ -20,6 +21,9 @@ from .patches import PATCHES
 _ADAPTERS = {
     "anemoi.models.layers.attention": transformer_attention.patch,
     "anemoi.models.layers.block": graph_transformer_block.patch,
+    "anemoi.models.layers.graph_provider": graph_layouts.patch_provider,
+    "anemoi.models.distributed.khop_edges": graph_layouts.patch_partition,
+    "anemoi.models.layers.mapper": graph_layouts.patch_mapper,
 }
 
 _enabled = False
