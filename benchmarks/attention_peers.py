@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cache
 
+import timing
 import torch
 import torch.nn.functional as F
-import triton
 from torch import Tensor
 from torch.nn.attention import SDPBackend
 from torch.nn.attention import sdpa_kernel
@@ -24,14 +24,8 @@ from anemoi.plugins.attention.models.triton.attention import fused_attention
 NAMES = ("out", "d_query", "d_key", "d_value")
 # Queries that the oracle takes at once: N x 2048 float64 numbers.
 _CHUNK = 2048
-# Relative L2 error in bf16; that of the peers' output is 2.2e-3, of their gradients up to 5e-3.
+# Relative L2 error; in bf16 that of the peers' output is 2.2e-3, of their gradients up to 5e-3.
 TOLERANCE = 1e-2
-PERCENTILES = {"p20": 0.2, "p50": 0.5, "p80": 0.8}
-
-
-def versions() -> dict[str, str]:
-    """Return what the numbers depend on."""
-    return {"gpu": torch.cuda.get_device_name(), "torch": torch.__version__, "triton": triton.__version__}
 
 
 class FlashAttention2(torch.autograd.Function):
@@ -89,24 +83,19 @@ def implementation(name: str, length: int, window: int | None) -> Callable[..., 
     return lambda *x: compiled_flex()(*x, block_mask=mask)
 
 
-def draw(batch: int, heads: int, length: int, head_dim: int) -> list[Tensor]:
+def draw(batch: int, heads: int, length: int, head_dim: int, dtype: str) -> list[Tensor]:
     """Draw query, key, value and the gradient of the output, in the layout of a linear layer's rows."""
     torch.manual_seed(0)
     shape = (batch, length, heads, head_dim)
-    return [torch.randn(shape, device="cuda", dtype=torch.bfloat16).transpose(1, 2) for _ in range(4)]
-
-
-def relative(got: Tensor, expected: Tensor) -> float:
-    """Return the relative L2 error."""
-    return ((got.double() - expected).norm() / expected.norm()).item()
+    return [torch.randn(shape, device="cuda", dtype=getattr(torch, dtype)).transpose(1, 2) for _ in range(4)]
 
 
 @cache
 def exact(
-    batch: int, heads: int, length: int, head_dim: int, window: int | None
+    batch: int, heads: int, length: int, head_dim: int, window: int | None, dtype: str
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return output and gradients of the last head in float64, from the definition, some queries at a time."""
-    query, key, value, d_out = (x[-1, -1].double() for x in draw(batch, heads, length, head_dim))
+    query, key, value, d_out = (x[-1, -1].double() for x in draw(batch, heads, length, head_dim, dtype))
     scale = head_dim**-0.5
     out, d_query, d_key, d_value = (torch.zeros_like(x) for x in (query, query, key, value))
     columns = torch.arange(length, device="cuda")
@@ -125,42 +114,15 @@ def exact(
     return out, d_query, d_key, d_value
 
 
-def measure(
-    batch: int, heads: int, length: int, head_dim: int, window: int | None, name: str, repetitions: int
-) -> dict[str, object]:
+def measure(shape: tuple[int, int, int, int, int | None], dtype: str, name: str, repetitions: int) -> dict[str, object]:
     """Verify one implementation, take its peak memory, and time it."""
-    function = implementation(name, length, window)
+    *sizes, window = shape
+    function = implementation(name, sizes[2], window)
     if function is None:
         return {"skipped": "no window"}
-    *leaves, d_out = draw(batch, heads, length, head_dim)
-    leaves = [x.requires_grad_() for x in leaves]
-    expected = exact(batch, heads, length, head_dim, window)
-    out = function(*leaves)
-    results = (out.detach(), *torch.autograd.grad(out, leaves, d_out, retain_graph=True))
-    errors = {quantity: relative(a[-1, -1], b) for quantity, a, b in zip(NAMES, results, expected, strict=True)}
-    # Written so that NaN fails.
-    if not all(error < TOLERANCE for error in errors.values()):
-        return {"errors": errors, "skipped": f"wrong result, {max(errors, key=lambda key: errors[key])}"}
-    del results
-    backward_ms = percentiles(lambda: torch.autograd.grad(out, leaves, d_out, retain_graph=True), repetitions)
-    out = None
-    # The backward is timed first, so that only what a training step needs counts as memory.
-    torch.cuda.synchronize()
-    torch.cuda.reset_peak_memory_stats()
-    before = torch.cuda.memory_allocated()
-    torch.autograd.grad(function(*leaves), leaves, d_out)
-    torch.cuda.synchronize()
-    return {
-        "errors": errors,
-        # Beyond the inputs.
-        "peak_bytes": torch.cuda.max_memory_allocated() - before,
-        "forward_ms": percentiles(lambda: function(*leaves), repetitions),
-        "backward_ms": backward_ms,
-        "forward_backward_ms": percentiles(lambda: torch.autograd.grad(function(*leaves), leaves, d_out), repetitions),
+    *inputs, d_out = draw(*sizes, dtype)
+    expected = exact(*sizes, window, dtype)
+    errors = lambda results: {  # noqa: E731
+        quantity: timing.relative(a[-1, -1], b) for quantity, a, b in zip(NAMES, results, expected, strict=True)
     }
-
-
-def percentiles(function: Callable[[], object], repetitions: int) -> dict[str, float]:
-    """Time a function by device events."""
-    times = triton.testing.do_bench(function, warmup=25, rep=repetitions, quantiles=list(PERCENTILES.values()))
-    return dict(zip(PERCENTILES, times, strict=True))
+    return timing.measure(function, inputs, d_out, errors, TOLERANCE, repetitions)
