@@ -25,9 +25,9 @@ from anemoi.plugins.attention.models.attention_backends import require_available
 from anemoi.plugins.attention.models.attention_backends import transformer_backends
 from anemoi.plugins.attention.models.attention_backends.transformer import flash_attention
 from anemoi.plugins.attention.models.attention_backends.transformer import flex_attention
-from anemoi.plugins.attention.models.attention_backends.transformer import triton_attention
 from anemoi.plugins.attention.models.problem import make_problem
 from anemoi.plugins.attention.models.reference import reference_attention
+from anemoi.plugins.attention.models.triton import requirement
 
 
 def test_names() -> None:
@@ -73,10 +73,17 @@ def test_unavailable_backend_says_why_and_what_can() -> None:
     require_available("triton_attention", "transformer", "cpu")
 
 
-def test_triton_attention_on_a_gpu_needs_triton(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(triton_attention, "_TRITON_IS_INSTALLED", False)
-    assert transformer_backends()["triton_attention"].available("cuda")[0] is False
-    assert transformer_backends()["triton_attention"].available("cpu")[0] is True
+@pytest.mark.parametrize("kind", ["transformer", "graph_transformer"])
+def test_a35_a36_triton_attention_on_a_gpu_needs_a_triton_that_serves(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backend = backends(kind)["triton_attention"]
+    assert backend.available("cuda") == (False, "no CUDA device is visible (needs a GPU)")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert backend.available("cuda") == (True, "Triton kernels")
+    monkeypatch.setattr(requirement, "triton_problem", lambda: "triton=2.10.0 (at least 3.3)")
+    assert backend.available("cuda") == (False, "triton=2.10.0 (at least 3.3)")
+    assert backend.available("cpu")[0] is True
 
 
 def test_triton_is_not_imported_on_a_cpu() -> None:

@@ -5,7 +5,6 @@
 
 """Triton graph attention: the kernels on a GPU, the same computation in torch elsewhere."""
 
-import importlib.util
 import logging
 from functools import cache
 
@@ -17,13 +16,11 @@ from ...graph.functional import TRITON
 from ...graph.functional import graph_attention
 from ...graph.functional import graph_attention_factorised
 from ...graph.layout import GraphLayout
+from ...triton.requirement import kernels_available
 from ..base import Backend
 from . import graph_transformer_backend_registry
 
 LOGGER = logging.getLogger(__name__)
-
-# Looked up here: torch.compile traces what runs later, and cannot trace the import system.
-_TRITON_IS_INSTALLED = importlib.util.find_spec("triton") is not None
 
 
 @cache
@@ -43,12 +40,7 @@ class TritonGraphAttentionBackend(Backend):
 
     def available(self, device_type: str | None = None) -> tuple[bool, str]:
         """Return whether a GPU has Triton to compile for it; devices other than GPUs need nothing."""
-        on_gpu = device_type == "cuda" or (device_type is None and torch.cuda.is_available())
-        if on_gpu and not torch.cuda.is_available():
-            return False, "no CUDA device is visible (needs a GPU)"
-        if on_gpu and not _TRITON_IS_INSTALLED:
-            return False, "triton is not installed (pip install triton)"
-        return True, "Triton kernels" if on_gpu else "torch path, no GPU"
+        return kernels_available(device_type, "torch path")
 
     def run(self, query: Tensor, key: Tensor, value: Tensor, edges: Tensor, layout: GraphLayout) -> Tensor:
         """Compute ``[N_dst, H, C]`` from edges ``[M, H, C]``; see :func:`graph_attention`."""

@@ -5,7 +5,6 @@
 
 """Triton attention: the fused kernel on a GPU, the same computation in banded torch elsewhere."""
 
-import importlib.util
 import logging
 from functools import cache
 
@@ -14,6 +13,7 @@ from torch import Tensor
 
 from ...banded import banded_attention
 from ...problem import AttentionProblem
+from ...triton.requirement import kernels_available
 from ..base import TransformerBackend
 from . import transformer_backend_registry
 
@@ -27,10 +27,6 @@ def _say_once_that_torch_serves(device_type: str) -> None:
         "path (exact, without an N x N matrix, slower than a GPU).",
         device_type,
     )
-
-
-# Looked up here: torch.compile traces what runs later, and cannot trace the import system.
-_TRITON_IS_INSTALLED = importlib.util.find_spec("triton") is not None
 
 
 @transformer_backend_registry.register("triton_attention")
@@ -47,12 +43,7 @@ class TritonAttentionBackend(TransformerBackend):
 
     def available(self, device_type: str | None = None) -> tuple[bool, str]:
         """Return whether a GPU has Triton to compile for it; devices other than GPUs need nothing."""
-        on_gpu = device_type == "cuda" or (device_type is None and torch.cuda.is_available())
-        if on_gpu and not torch.cuda.is_available():
-            return False, "no CUDA device is visible (needs a GPU)"
-        if on_gpu and not _TRITON_IS_INSTALLED:
-            return False, "triton is not installed (pip install triton)"
-        return True, "Triton kernel" if on_gpu else "banded torch path, no GPU"
+        return kernels_available(device_type, "banded torch path")
 
     def not_supported_reasons(self, problem: AttentionProblem) -> list[str]:
         """List why this backend cannot compute the problem; empty if it can."""

@@ -8,11 +8,11 @@
 ``tiles`` holds what the kernels share, ``forward`` and ``backward_*`` the portable kernels, ``hopper`` those that are
 faster on an H100 or H200, ``tables`` the tile sizes of each architecture and ``configurations`` their look-up,
 ``calls`` and ``launch`` the way from tensors to launches, ``dropout`` the mask of the dropout, ``op`` the operator.
-``tuning``, ``candidates`` and ``configuration_file`` are the opt-in tuner. ``requirement`` says which Triton serves;
-without one, ``absent`` stands in.
+``tuning``, ``candidates`` and ``configuration_file`` are the opt-in tuner. Without a Triton that serves, ``absent``
+stands in.
 """
 
-from .requirement import triton_problem
+from ..requirement import triton_problem
 
 if triton_problem() is None:
     from .configurations import load as load_configurations

@@ -11,7 +11,7 @@ from typing import Any
 from typing import NoReturn
 
 from ...errors import BackendUnavailable
-from .requirement import triton_problem
+from ..requirement import triton_problem
 
 
 def unsupported_reasons(*_: Any) -> list[str]:

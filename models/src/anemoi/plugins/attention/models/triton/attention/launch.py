@@ -20,6 +20,7 @@ except ImportError:
     # Older releases of Triton: rows are loaded through pointers.
     TensorDescriptor = None
 
+from ..requirement import has_verified_gluon
 from . import configurations
 from .backward_key_value import _attention_bwd_key_value_kernel
 from .backward_query import _attention_bwd_query_kernel
@@ -30,7 +31,6 @@ from .calls import descriptor_geometry
 from .calls import limits
 from .calls import strides
 from .forward import _attention_fwd_kernel
-from .requirement import has_verified_gluon
 
 hopper: Any = None
 if has_verified_gluon(triton.__version__):

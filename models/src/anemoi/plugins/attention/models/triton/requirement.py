@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from importlib import import_module
 
+import torch
 from packaging.version import InvalidVersion
 from packaging.version import Version
 
@@ -26,6 +27,26 @@ def triton_problem() -> str | None:
         # Also an installation with a part missing.
         return f"triton cannot be imported: {error} (pip install 'triton>={MINIMUM}')"
     return None if is_served(version) else f"triton={version} (at least {MINIMUM})"
+
+
+def kernels_available(device_type: str | None, elsewhere: str) -> tuple[bool, str]:
+    """Answer a backend's ``available`` where its kernels run on GPUs, and torch computes the same on other devices.
+
+    Parameters
+    ----------
+    device_type : str or None
+        ``"cpu"`` or ``"cuda"``; None asks about the machine as a whole.
+    elsewhere : str
+        What runs on other devices.
+    """
+    on_gpu = device_type == "cuda" or (device_type is None and torch.cuda.is_available())
+    if not on_gpu:
+        return True, f"{elsewhere}, no GPU"
+    if not torch.cuda.is_available():
+        return False, "no CUDA device is visible (needs a GPU)"
+    # The import system cannot be compiled. What a compiled call leaves out, the kernels' own refusal makes up for.
+    problem = None if torch.compiler.is_compiling() else triton_problem()
+    return problem is None, problem or "Triton kernels"
 
 
 def is_served(version: str) -> bool:

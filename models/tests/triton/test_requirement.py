@@ -11,7 +11,7 @@ import sys
 
 import pytest
 
-from anemoi.plugins.attention.models.triton.attention import requirement
+from anemoi.plugins.attention.models.triton import requirement
 
 # In another process, since the modules are imported in this one.
 PREPARE = {
