@@ -13,6 +13,7 @@ what it was measured.
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -42,7 +43,9 @@ def provenance() -> dict[str, str]:
 
 
 def commit() -> str:
-    """Return the commit of this checkout, with a mark if files differ from it; empty outside a checkout."""
+    """Return the commit of this checkout, with a mark if files differ from it; of a copy, what BENCHMARK_COMMIT says."""
+    if "BENCHMARK_COMMIT" in os.environ:
+        return os.environ["BENCHMARK_COMMIT"]
     command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
     try:
         return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
