@@ -43,7 +43,7 @@ def provenance() -> dict[str, str]:
 
 
 def commit() -> str:
-    """Return the commit of this checkout, with a mark if files differ from it; of a copy, what BENCHMARK_COMMIT says."""
+    """Return the commit of this checkout, marked if files differ from it; of a copy, what BENCHMARK_COMMIT says."""
     if "BENCHMARK_COMMIT" in os.environ:
         return os.environ["BENCHMARK_COMMIT"]
     command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
