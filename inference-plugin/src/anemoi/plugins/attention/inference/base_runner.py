@@ -10,18 +10,24 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 from dataclasses import field
+from typing import TYPE_CHECKING
 from typing import Any
 
 from anemoi.inference.checkpoint import Checkpoint
-from anemoi.inference.config.run import RunConfiguration
 from anemoi.inference.runner import Runner
 from anemoi.inference.runners import runner_registry
 
 from .options import InvalidRunnerOptions
+from .run_facts import task_of
+
+if TYPE_CHECKING:
+    # Older releases have it in another place.
+    from anemoi.inference.config.run import RunConfiguration
 
 LOGGER = logging.getLogger(__name__)
 
 OWN_NAME = "attention"
+LOW_LEVEL = "simple"
 
 
 @dataclass(frozen=True)
@@ -53,6 +59,8 @@ def find_base_runner(spec: object, config: RunConfiguration) -> BaseRunner:
         name = _runner_of_task(config)
     if name == OWN_NAME:
         raise _invalid(spec, "'attention' can't be its own base", "Name another runner, or leave base_runner out.")
+    if name == LOW_LEVEL:
+        raise _invalid(spec, "'simple' is called from Python and takes no run configuration", "Name another runner.")
     found = runner_registry.lookup(name, return_none=True)
     if found is None:
         raise _invalid(spec, f"there is no runner {name!r}", "Correct the name.")
@@ -90,15 +98,17 @@ def _dashed(name: str) -> str:
 def _runner_of_task(config: RunConfiguration) -> str:
     # The configuration has read the file by now, if it was given one.
     patch: Any = config.patch_metadata
-    task = Checkpoint(config.checkpoint, patch_metadata=patch).task
-    if task is None:
-        LOGGER.warning("The checkpoint names no task: taking the runner 'forecaster'.")
-        return "forecaster"
-    return _dashed(task)
+    task = task_of(Checkpoint(config.checkpoint, patch_metadata=patch))
+    if task is not None:
+        return _dashed(task)
+    # Releases before 0.13 know no tasks, and call it otherwise.
+    name = "forecaster" if "forecaster" in runner_registry.registered else "default"
+    if hasattr(Checkpoint, "task"):
+        LOGGER.warning("The checkpoint names no task: taking the runner '%s'.", name)
+    return name
 
 
 def _invalid(spec: object, problem: str, advice: str) -> InvalidRunnerOptions:
-    # `simple` is the host's low-level interface: it takes no run configuration.
-    excluded = (OWN_NAME, "parallel", "simple")
+    excluded = (OWN_NAME, "parallel", LOW_LEVEL)
     allowed = ", ".join(name for name in runner_registry.registered if name not in excluded)
     return InvalidRunnerOptions(f"base_runner={spec!r}: {problem}. Allowed: {allowed}. {advice}")

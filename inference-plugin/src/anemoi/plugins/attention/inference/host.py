@@ -18,21 +18,25 @@ import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
+from typing import TYPE_CHECKING
 from typing import Any
 
 import torch
 from anemoi.inference import checkpoint as host_checkpoint
 from anemoi.inference import runner as host_runner
-from anemoi.inference.config.run import RunConfiguration
-from anemoi.inference.precisions import PRECISIONS
 from anemoi.inference.runner import Runner
 from anemoi.utils.logs import enable_logging_name
 
 from .override import with_override
+from .run_facts import add_precisions
 from .selection import choose_backends
 from anemoi.plugins.attention.models import enable
 from anemoi.plugins.attention.models.checkpoint import load_checkpoint
 from anemoi.plugins.attention.models.checkpoint import require_checkpoint
+
+if TYPE_CHECKING:
+    # Older releases have it in another place.
+    from anemoi.inference.config.run import RunConfiguration
 
 # Lightning's names, which anemoi-training writes into the checkpoint; the run fails on them otherwise.
 _TRAINING_PRECISIONS = {"32-true": torch.float32, "16-true": torch.float16, "bf16-true": torch.bfloat16}
@@ -42,8 +46,7 @@ _TORCH_LOAD = torch.load
 def install() -> None:
     """Make every runner check and apply the chosen backends; calling it again changes nothing."""
     enable()
-    for name, dtype in _TRAINING_PRECISIONS.items():
-        PRECISIONS._mapping.setdefault(name, dtype)
+    add_precisions(_TRAINING_PRECISIONS)
     if "__new__" not in vars(Runner):
         Runner.__new__ = staticmethod(_new)  # type: ignore[assignment, method-assign]
         Runner.__init__ = _choosing_first(Runner.__init__)  # type: ignore[method-assign]

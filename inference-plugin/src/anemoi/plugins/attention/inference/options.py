@@ -10,12 +10,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from dataclasses import field
+from typing import TYPE_CHECKING
 from typing import Any
-
-from anemoi.inference.config.run import RunConfiguration
 
 from anemoi.plugins.attention.models.environment import GRAPH_TRANSFORMER
 from anemoi.plugins.attention.models.environment import TRANSFORMER
+
+if TYPE_CHECKING:
+    # Older releases have it in another place.
+    from anemoi.inference.config.run import RunConfiguration
 
 BASE_RUNNER = "base_runner"
 ALLOWED = (TRANSFORMER, GRAPH_TRANSFORMER, BASE_RUNNER)

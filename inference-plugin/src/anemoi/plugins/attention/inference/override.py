@@ -23,6 +23,7 @@ from .composition import compose
 from .composition import reduce_instance
 from .options import AttentionOptions
 from .run_facts import computing_dtype
+from .run_facts import device_of
 from .run_facts import loads_checkpoint
 from .selection import Choice
 from anemoi.plugins.attention.models import UnknownBackend
@@ -64,7 +65,7 @@ class AttentionOverride:
                 self.checkpoint.path,  # type: ignore[attr-defined]
                 self.attention_choices,
                 self.attention_options,
-                self.device,  # type: ignore[attr-defined]
+                device_of(self),
                 computing_dtype(self),
             )
         self._checked = True
@@ -80,7 +81,7 @@ class AttentionOverride:
         apply_choices(
             model,
             self.attention_choices,
-            self.device.type,  # type: ignore[attr-defined]
+            device_of(self).type,
             log_level=logging.INFO if getattr(self, "is_master", True) else logging.DEBUG,
         )
         require_complete(model)

@@ -8,9 +8,9 @@
 from __future__ import annotations
 
 from functools import cache
+from typing import TYPE_CHECKING
 from typing import Any
 
-from anemoi.inference.config.run import RunConfiguration
 from anemoi.inference.runner import Runner
 
 from .base_runner import find_base_runner
@@ -18,6 +18,10 @@ from .composition import compose
 from .host import install
 from .options import parse_options
 from .override import AttentionOverride
+
+if TYPE_CHECKING:
+    # Older releases have it in another place.
+    from anemoi.inference.config.run import RunConfiguration
 
 # The host imports this module whenever it looks a runner up: from then on the environment variables count, too.
 install()

@@ -10,10 +10,11 @@ anemoi-models has no registry of attention functions: its layers choose from a d
 backends of this package. Only the modules of this folder touch the host's internals, one module a host class.
 """
 
+from .older_layers import ignore_options
 from .override import LayerReport
 from .override import attention_layers
 from .override import override_backends
 from .switch import disable
 from .switch import enable
 
-__all__ = ["LayerReport", "attention_layers", "disable", "enable", "override_backends"]
+__all__ = ["LayerReport", "attention_layers", "disable", "enable", "ignore_options", "override_backends"]
