@@ -35,6 +35,8 @@ OWN_DATA = (
 )
 MY_CONFIG = "anemoi-training config validate --config-name=my_config"
 TUNE = "anemoi-attention tune 1,16,40320,64,512 1,16,40320,64,none --output tuned.json"
+INSPECT = "anemoi-attention inspect inference-last.ckpt"
+CONVERT = "anemoi-attention convert inference-last.ckpt portable.ckpt --transformer scaled_dot_product_attention"
 BENCHMARK = "python benchmarks/attention.py --output attention.json"
 PLOT = "python benchmarks/attention.py --from-json attention.json --plot attention.png"
 
@@ -46,6 +48,8 @@ EXECUTED = {
         "test_override_on_the_command_line"
     ),
     TUNE: "test_commands_for_a_gpu_say_so",
+    INSPECT: "test_inspect_and_convert",
+    CONVERT: "test_inspect_and_convert",
     BENCHMARK: "test_commands_for_a_gpu_say_so",
     PLOT: "test_plot_of_the_benchmark",
 }
@@ -54,6 +58,7 @@ EXECUTED = {
 CI = ".github/workflows/ci.yml"
 ELSEWHERE = {
     "make demo": (CI, "run: make demo"),
+    "make compat": (CI, "run: make compat"),
     "make test": (CI, "run: make test"),
     "make environment": (CI, "run: make environment"),
     INSTALL: (CI, f"run: {INSTALL}"),
@@ -155,6 +160,14 @@ def test_training_on_own_data(tmp_path: Path, blizzard_dataset: Path) -> None:
     command = OWN_DATA.replace("/path/to/dataset.zarr", str(blizzard_dataset)).replace("/path/to/output", str(tmp_path))
     shell(tmp_path, f"{command} {shlex.join(SMALL)}")
     assert (tmp_path / "inference-last.ckpt").exists()
+
+
+def test_inspect_and_convert(tmp_path: Path, blizzard_checkpoint: Path) -> None:
+    (tmp_path / "inference-last.ckpt").symlink_to(blizzard_checkpoint)
+    assert shell(tmp_path, INSPECT).count("triton_attention") == 4
+    shell(tmp_path, CONVERT)
+    shown = shell(tmp_path, INSPECT.replace("inference-last", "portable"))
+    assert shown.count("scaled_dot_product_attention") == shown.count("triton_attention") == 2
 
 
 def test_configuration_of_the_users(tmp_path: Path) -> None:
