@@ -6,14 +6,20 @@
 """Swapping backends on models that the runner did not make itself."""
 
 import logging
+import time
+from pathlib import Path
 
 import pytest
 import torch
 from anemoi.models.layers.attention import MultiHeadCrossAttention
 from anemoi.models.layers.block import GraphTransformerProcessorBlock
 from anemoi.models.layers.mapper import TransformerForwardMapper
+from anemoi.models.layers.processor import TransformerProcessor
 from anemoi.models.layers.utils import load_layer_kernels
+from anemoi.utils.checkpoints import save_metadata
 
+from anemoi.plugins.attention.inference.checks import check_run
+from anemoi.plugins.attention.inference.options import AttentionOptions
 from anemoi.plugins.attention.inference.override import apply_choices
 from anemoi.plugins.attention.inference.selection import Choice
 from anemoi.plugins.attention.models.integration import attention_layers
@@ -42,6 +48,30 @@ def test_c48_every_block_of_a_mapper_gets_the_backend(caplog: pytest.LogCaptureF
     assert all(layer.attention.backend == SDPA for layer in layers)
     assert [report.backend for report in reports] == [SDPA] * len(layers)
     assert "from runner.attention.transformer, the checkpoint says triton_attention." in caplog.text
+
+
+def test_the_override_costs_little(tmp_path: Path) -> None:
+    """Under half a second more than loading takes; it is some milliseconds."""
+    processor = TransformerProcessor(
+        num_layers=8,
+        num_channels=256,
+        num_chunks=2,
+        num_heads=16,
+        mlp_hidden_ratio=4,
+        window_size=512,
+        attention_implementation=SDPA,
+        layer_kernels=None,
+    )
+    path = tmp_path / "model.ckpt"
+    torch.save(processor, path)
+    save_metadata(path, {"version": "1.0"})
+    loaded = torch.load(path, weights_only=False)
+    began = time.perf_counter()
+    choices = (Choice("transformer", "triton_attention", "runner.attention.transformer"),)
+    check_run(str(path), choices, AttentionOptions(), torch.device("cpu"))
+    reports = apply_choices(loaded, choices, "cpu")
+    assert time.perf_counter() - began < 0.5
+    assert [report.backend for report in reports] == ["triton_attention"] * 8
 
 
 def test_choice_without_a_layer_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:

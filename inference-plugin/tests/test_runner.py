@@ -6,6 +6,7 @@
 """The runner `attention` on top of other runners, and `parallel` on top of it."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -69,6 +70,33 @@ def test_named_base(make_runner: MakeRunner, base: str | None) -> None:
     assert isinstance(runner, AttentionRunner)
     assert isinstance(runner, DefaultRunner)
     assert transformer_backends_of(runner) == {SDPA}
+
+
+def refusals() -> dict[str, tuple[type[Exception], str]]:
+    """What the released runners say that cannot be built on, or not for this checkpoint."""
+    return {
+        "parallel": (InvalidRunnerOptions, "{parallel: {base_runner: attention}}"),
+        "simple": (InvalidRunnerOptions, "takes no run configuration"),
+        # The host's own checks.
+        "temporal-downscaler": (AssertionError, "requires exactly two input explicit times"),
+        "external-graph": (AssertionError, "only supports legacy single-dataset checkpoints"),
+    }
+
+
+def test_every_released_runner_can_be_the_base(make_runner: MakeRunner) -> None:
+    released = [name for name in runner_registry.registered if name not in ("attention", "rebuilding")]
+    assert {"auto", "forecaster", "temporal-downscaler", *refusals()} <= set(released)
+    for name in released:
+        base: Any = {name: {"graph": "g.pt"}} if name == "external-graph" else name
+        options = {"transformer": SDPA, "base_runner": base}
+        if name in refusals():
+            error, text = refusals()[name]
+            with pytest.raises(error, match=re.escape(text)):
+                make_runner(runner={"attention": options})
+            continue
+        runner = make_runner(runner={"attention": options})
+        assert isinstance(runner, AttentionRunner), name
+        assert [choice.backend for choice in runner.attention_choices] == [SDPA], name
 
 
 @pytest.mark.parametrize("options", [{"graph": "g.pt"}, ["g.pt"], "g.pt"], ids=str)

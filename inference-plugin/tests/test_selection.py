@@ -54,7 +54,7 @@ def _log(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
 
 
-def test_command_line(
+def test_d2_d12_command_line(
     tmp_path: Path,
     run_configuration: Callable[..., dict[str, Any]],
     read_forecast: Callable[[Path], dict[str, np.ndarray]],
@@ -65,19 +65,19 @@ def test_command_line(
     No precision is given: training writes `32-true` into the checkpoint (D12).
     """
     logs = []
-    for environment in ({}, {VARIABLE: SDPA, GRAPH_VARIABLE: "pyg"}):
+    for environment in ({}, {VARIABLE: SDPA, GRAPH_VARIABLE: TRITON}):
         path = tmp_path / f"{len(environment)}.nc"
         (tmp_path / "run.yaml").write_text(yaml.safe_dump(run_configuration(output={"netcdf": str(path)})))
         logs.append(cli(tmp_path, "anemoi-inference", "run", "run.yaml", **environment).stdout)
-    assert "graph_transformer=pyg (runs on every device) in 2 layers, from the checkpoint;" in logs[0]
+    assert f"graph_transformer={TRITON} (torch path, no GPU) in 2 layers, from the checkpoint;" in logs[0]
     assert f"transformer={TRITON} (banded torch path, no GPU) in 2 layers, from the checkpoint." in logs[0]
-    assert f"graph_transformer=pyg (runs on every device) in 2 layers, from {GRAPH_VARIABLE};" in logs[1]
+    assert f"graph_transformer={TRITON} (torch path, no GPU) in 2 layers, from {GRAPH_VARIABLE};" in logs[1]
     assert f"transformer={SDPA} (part of torch) in 2 layers, from {VARIABLE}, the checkpoint says {TRITON}." in logs[1]
     assert all(log.count("Attention backends: ") == 1 for log in logs)
     assert_same_forecast(read_forecast(tmp_path / "0.nc"), read_forecast(tmp_path / "2.nc"))
 
 
-def test_run_configuration_environment_and_env_key(
+def test_d7_run_configuration_environment_and_env_key(
     forecast: Forecast, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Three ways to say it, in one process: each counts for its own run alone (D7)."""
@@ -171,7 +171,7 @@ def test_wrong_variable_fails_even_if_overruled(make_runner: MakeRunner, monkeyp
         make_runner(runner={"attention": {"transformer": SDPA}})
 
 
-def test_unavailable_backends_fail_before_anything_is_read_or_written(
+def test_d6_unavailable_backends_fail_before_anything_is_read_or_written(
     make_runner: MakeRunner, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """D6: also with a date that the dataset does not have, which reading would find."""
@@ -206,7 +206,7 @@ def test_a_machine_that_only_retrieves_needs_no_backend(
         ("anemoi_inference_transformer_attention_backend", VARIABLE),
     ],
 )
-def test_misspelt_variables_are_warned_of(
+def test_d6_misspelt_variables_are_warned_of(
     make_runner: MakeRunner,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,

@@ -208,7 +208,7 @@ def test_a_stock_sdpa_checkpoint_that_names_rotary_runs_as_it_was_trained(caplog
 
 
 @pytest.mark.parametrize("make", [self_attention, cross_attention])
-def test_c48_environment_reaches_self_and_cross_attention(make, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_c48_d3_environment_reaches_self_and_cross_attention(make, monkeypatch: pytest.MonkeyPatch) -> None:
     layer = pickle.loads(pickle.dumps(make(TRITON)))
     monkeypatch.setenv(VARIABLE, SDPA)
     forward(layer, torch.randn(20, 32))
@@ -294,14 +294,14 @@ def test_a42_one_module_serves_lengths_and_pickles_without_a_mask() -> None:
     assert isinstance(copy.deepcopy(layer).attention, AttentionModule)
 
 
-def test_environment_equal_to_the_configured_backend(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_d2_environment_equal_to_the_configured_backend(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, TRITON)
     monkeypatch.setenv(GRAPH_VARIABLE, "pyg")
     forward(self_attention(TRITON), torch.randn(8, 32))
     assert graph_forward(graph_block("pyg")).shape == (6, 4, 4)
 
 
-def test_environment_is_read_when_a_model_is_set_up_not_at_import(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_d7_environment_is_read_when_a_model_is_set_up_not_at_import(monkeypatch: pytest.MonkeyPatch) -> None:
     saved = pickle.dumps(self_attention(TRITON))
     for name in (SDPA, TRITON):
         monkeypatch.setenv(VARIABLE, name)
@@ -323,7 +323,7 @@ def test_wrong_environment_names_the_variable(monkeypatch: pytest.MonkeyPatch) -
         self_attention(TRITON)
 
 
-def test_layers_pickled_before_the_host_had_its_mark(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_d8_layers_pickled_before_the_host_had_its_mark(monkeypatch: pytest.MonkeyPatch) -> None:
     block, layer = graph_block("pyg"), self_attention(TRITON)
     del block._attention_backend_applied, layer._attention_backend_applied
     monkeypatch.setenv(GRAPH_VARIABLE, "pyg")
@@ -331,7 +331,7 @@ def test_layers_pickled_before_the_host_had_its_mark(monkeypatch: pytest.MonkeyP
     assert forward(layer, torch.randn(8, 32)).shape == (8, 32)
 
 
-def test_graph_blocks_without_a_gpu(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+def test_d5_d13_graph_blocks_without_a_gpu(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     assert graph_block("pyg").graph_attention_backend == "pyg"
     assert "triton" not in caplog.text
