@@ -126,7 +126,7 @@ def test_the_log_line_is_still_what_inference_writes(blizzard_checkpoint: Path, 
         configuration = write_run_configuration(run, FIRST_DATE, "6h", tmp_path)
         done = cli(tmp_path, "anemoi-inference", "run", str(configuration), **run.environment)
         found[run.name] = {(entry.kind, entry.name) for entry in parse_backends(done.stdout)}
-    graph = ("graph_transformer", "pyg")
+    graph = ("graph_transformer", "triton_attention")
     sdpa = {graph, ("transformer", "scaled_dot_product_attention")}
     assert found["as-trained"] == {graph, ("transformer", "triton_attention")}
     assert found["run-configuration"] == found["environment"] == sdpa
