@@ -19,7 +19,7 @@ from torch import nn
 from torch_geometric.data import HeteroData
 
 OURS, PYG = "triton_attention", "pyg"
-NUM_DATA, NUM_HIDDEN, VARIABLES, CHANNELS = 45, 21, 5, 24
+NUM_DATA, NUM_HIDDEN, VARIABLES, CHANNELS = 45, 21, 5, 48
 
 
 def random_graph(num_edges: int = 90, *, seed: int = 0) -> HeteroData:
@@ -89,7 +89,7 @@ class GraphTransformer(nn.Module):
         self.processor = GraphTransformerProcessor(num_layers=num_layers, num_chunks=1, **common)
         self.decoder = GraphTransformerBackwardMapper(
             in_channels_src=CHANNELS,
-            in_channels_dst=CHANNELS,
+            in_channels_dst=VARIABLES,
             out_channels_dst=VARIABLES,
             num_chunks=mapper_chunks,
             **common,

@@ -17,12 +17,16 @@ from .errors import UnsupportedProblem
 
 if TYPE_CHECKING:
     from .functional import attention
+    from .graph import GraphLayout
+    from .graph import graph_attention
+    from .graph import graph_attention_factorised
     from .integration import disable
     from .integration import enable
     from .integration import override_backends
 
 __all__ = [
     "BackendUnavailable",
+    "GraphLayout",
     "InvalidCheckpoint",
     "InvalidOutput",
     "UnknownBackend",
@@ -30,14 +34,19 @@ __all__ = [
     "attention",
     "disable",
     "enable",
+    "graph_attention",
+    "graph_attention_factorised",
     "override_backends",
 ]
 
 # These need torch, which takes seconds to import: the help of the command line does without.
 _LATER = {
+    "GraphLayout": ".graph",
     "attention": ".functional",
     "disable": ".integration",
     "enable": ".integration",
+    "graph_attention": ".graph",
+    "graph_attention_factorised": ".graph",
     "override_backends": ".integration",
 }
 
