@@ -7,7 +7,6 @@
 
 import copy
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -24,19 +23,10 @@ from anemoi.plugins.attention.models import override_backends
 from anemoi.plugins.attention.models.checkpoint import load_checkpoint
 from anemoi.plugins.attention.models.checkpoint import read_layers
 from anemoi.plugins.attention.models.checkpoint import require_complete
-from anemoi.plugins.attention.models.environment import VARIABLES
 from anemoi.plugins.attention.models.integration import attention_layers
 
+pytestmark = pytest.mark.usefixtures("enabled_plugin")
 TRITON, SDPA = "triton_attention", "scaled_dot_product_attention"
-
-
-@pytest.fixture(autouse=True)
-def _plugin(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    for variable in VARIABLES.values():
-        monkeypatch.delenv(variable, raising=False)
-    enable()
-    yield
-    disable()
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,6 @@ import os
 import pickle
 import subprocess
 import sys
-from collections.abc import Iterator
 
 import pytest
 import torch
@@ -46,13 +45,8 @@ STOCK = {
 
 
 @pytest.fixture(autouse=True)
-def _plugin(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    for variable in VARIABLES.values():
-        monkeypatch.delenv(variable, raising=False)
+def _plugin(enabled_plugin: None) -> None:
     torch.manual_seed(1996)
-    enable()
-    yield
-    disable()
 
 
 def self_attention(name: str, window_size: int | None = 4, **options: object) -> nn.Module:

@@ -21,7 +21,6 @@ from graph_models import randomised
 from graph_models import step
 from torch import Tensor
 
-from anemoi.plugins.attention.models import disable
 from anemoi.plugins.attention.models import enable
 
 WORLD_SIZE = 2
@@ -49,14 +48,13 @@ def run_sharded(folder: Path, strategy: str, num_heads: int) -> list[dict[str, d
 
 
 # 45 and 21 nodes: the two ranks have uneven parts.
+@pytest.mark.usefixtures("enabled_plugin")
 @pytest.mark.parametrize("strategy", ["edges", "heads"])
 @pytest.mark.parametrize("num_heads", [16, 6])
 def test_g62_two_processes_compute_what_one_computes(strategy: str, num_heads: int, tmp_path: Path):
     ranks = run_sharded(tmp_path, strategy, num_heads)
-    enable()
     model = randomised(GraphTransformer(OURS, num_heads=num_heads, shard_strategy=strategy))
     single = step(model, *inputs())
-    disable()
     parameters = dict(model.named_parameters())
     whole = {name for name in single if name not in parameters or "trainable" in name}
     for name in single:
