@@ -21,7 +21,9 @@ import numpy as np
 import pytest
 import torch
 import yaml
+from anemoi.inference.config.run import RunConfiguration
 from anemoi.inference.runner import Runner
+from anemoi.inference.runners import create_runner
 from anemoi.inference.runners import runner_registry
 from anemoi.inference.runners.default import DefaultRunner
 from anemoi.inference.runners.parallel import ParallelRunnerMixin
@@ -191,7 +193,30 @@ def test_parallel_with_the_environment(make_runner: MakeRunner, monkeypatch: pyt
     assert transformer_backends_of(runner) == {SDPA}
 
 
-@pytest.mark.distributed
+def write_backends_of_rank(rank: int, configuration: dict[str, Any], folder: str) -> None:
+    """Make the runner of one of two processes, as torchrun would start it, and write what its layers call."""
+    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2"}
+    os.environ |= {"MASTER_ADDR": "localhost", "MASTER_PORT": "29519"}
+    runner = create_runner(RunConfiguration.load(configuration))
+    (Path(folder) / str(rank)).write_text(" ".join(transformer_backends_of(runner)))
+    torch.distributed.destroy_process_group()
+
+
+@pytest.mark.parametrize("by", ["run configuration", "environment"])
+def test_parallel_has_one_backend_on_all_ranks(
+    run_configuration: Callable[..., dict[str, Any]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, by: str
+) -> None:
+    options = {"cluster": "distributed"}
+    if by == "environment":
+        monkeypatch.setenv(VARIABLE, SDPA)
+    else:
+        options |= {"base_runner": "attention", "transformer": SDPA}
+    arguments = (run_configuration(runner={"parallel": options}), str(tmp_path))
+    torch.multiprocessing.start_processes(write_backends_of_rank, arguments, nprocs=2, start_method="spawn")
+    # The checkpoint was trained with another one.
+    assert [(tmp_path / rank).read_text() for rank in "01"] == [SDPA, SDPA]
+
+
 def test_parallel_forecast_of_two_processes(
     run_configuration: Callable[..., dict[str, Any]],
     forecast: Callable[..., dict[str, np.ndarray]],
